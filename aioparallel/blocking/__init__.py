@@ -1,19 +1,19 @@
-"""Blocking functions as handlers: in threads, and in processes of their own.
+"""Blocking functions as handlers: in threads, and in separate processes.
 
-========== =============================================================================================
-file       what it holds
-========== =============================================================================================
-clock      by what a handler tells the engine that it only waits, and hears that it was left behind
-calls      one call of a blocking function, and the coroutine that waits for it
-thread_pool  the threads that run calls, first come first served
-plain      what may be such a function, checked
-threads    ``in_threads``
-processes  ``in_processes``
-children   one process that runs calls: the parent's side
-crossing   what goes to a process and comes back, and the child's side
-guard      a program that would start itself anew in each of its processes
-========== =============================================================================================
+============= ======================================================================
+file          content
+============= ======================================================================
+clock         stops a handler's deadline while it waits, and tells it that the engine was closed
+calls         one call of a blocking function, and the coroutine that waits for it
+thread_pool   the threads that run calls in order
+plain         checks which functions can be blocking handlers
+threads       ``in_threads``
+processes     ``in_processes``
+children      a process that runs calls: the parent's side
+crossing      the messages to and from a process, and the child's side
+guard         detects a program that would start again in each of its processes
+============= ======================================================================
 
-Both are the same machine: a line of calls, and threads that take them. For ``in_processes`` each of the threads has a
-process, sends it the call and waits. The room knows no engine; the engine knows ``clock``.
+Both use the same pool: a queue of calls, and threads that take them. For ``in_processes`` each thread has a process,
+sends it the call and waits. This package does not import the engine; the engine imports ``clock``.
 """

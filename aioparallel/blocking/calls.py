@@ -1,7 +1,8 @@
-"""One call of a blocking function: queued, running, over; and the coroutine that waits for it.
+"""One call of a blocking function, and the coroutine that waits for it.
 
-A thread cannot be ended from outside. So whoever is cancelled while the call runs goes on waiting, and passes the
-cancellation on when it is over: the record keeps its lane and its slot, and the next of its key cannot overtake it.
+A thread cannot be ended from outside. If the coroutine is cancelled while the call runs, it waits until the call ends
+and raises CancelledError then. So the record keeps its lane and slot, and the next record of its key cannot overtake
+it.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ __all__ = ["BlockingCall", "CallQueue", "outcome_of"]
 
 
 class BlockingCall:
-    """Made on an event loop, run by a thread. ``item``: what the function is called with, or what stands for it.
+    """A call, made on an event loop and run by a thread. ``item``: the function's argument, or its replacement.
 
-    ``taken`` and ``abort`` belong to the queue, under its lock; everything else that is not set here is touched on the
-    loop only.
+    ``taken`` and ``abort`` belong to the queue, under its lock. The loop alone changes all other attributes after
+    construction.
     """
 
     __slots__ = ("abort", "context", "error", "is_over", "item", "loop", "on_begin", "taken", "value", "waiter")
@@ -31,27 +32,27 @@ class BlockingCall:
         self.loop = loop
         self.context: Context = copy_context()
         self.taken = False
-        """Whether a thread has it."""
+        """Whether a thread has the call."""
         self.abort: Callable[[], None] | None = None
-        """Ends it while it runs, where that is possible."""
+        """Ends the call while it runs, if possible."""
         self.on_begin: Callable[[], None] | None = None
-        """To be called on the loop when a thread takes it; for one that had to wait."""
+        """Called on the loop when a thread takes a call that had to wait."""
         self.waiter: asyncio.Future[None] = loop.create_future()
         self.is_over = False
         self.value: Any = None
         self.error: BaseException | None = None
 
-    def tell_begin(self) -> None:
-        """From the thread: it begins."""
+    def report_begin(self) -> None:
+        """Called by the thread: the call begins."""
         if self.on_begin is not None:
-            self._tell(self.on_begin)
+            self._on_loop(self.on_begin)
 
-    def tell_end(self, value: object, error: BaseException | None) -> None:
-        """From the thread: it is over."""
-        self._tell(self._end, value, error)
+    def report_end(self, value: object, error: BaseException | None) -> None:
+        """Called by the thread: the call has ended."""
+        self._on_loop(self._end, value, error)
 
-    def _tell(self, callback: Callable[..., None], *arguments: object) -> None:
-        # A loop that was closed meanwhile refuses: nobody waits there any more.
+    def _on_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        # A loop that was closed meanwhile raises RuntimeError; nothing waits there any more.
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(callback, *arguments)
 
@@ -61,8 +62,8 @@ class BlockingCall:
             self.waiter.set_result(None)
 
     def result(self) -> Any:
-        """What the function returned; raises what it raised."""
-        error, self.error = self.error, None  # or the traceback would hold this call, which holds the error
+        """Return what the function returned, or raise what it raised."""
+        error, self.error = self.error, None  # breaks a cycle: the traceback refers to this call
         if error is None:
             return self.value
         try:
@@ -72,25 +73,25 @@ class BlockingCall:
 
 
 class CallQueue(Protocol):
-    """Where calls wait for a thread."""
+    """A queue of calls that wait for threads."""
 
     def put(self, call: BlockingCall) -> bool:
-        """Return True if it runs already, False if it waits. Raises RuntimeError if there is no thread and none can be
-        started."""
+        """Return True if the call has begun, False if it waits. Raises RuntimeError if there is no thread and none can
+        be started."""
 
     def take_out(self, call: BlockingCall) -> bool:
-        """Return True if it was still waiting: then it does not run. A running call is aborted if possible."""
+        """Return True if the call was still waiting; it will not run. A running call is aborted if possible."""
 
     @property
     def long_wait(self) -> float | None:
-        """The seconds of waiting that are logged; None: not at all."""
+        """Seconds of waiting from which a call is logged; None: never."""
 
     def note_wait(self, seconds: float) -> None:
         """A call has waited at least this long."""
 
 
 async def outcome_of(call: BlockingCall, queue: CallQueue) -> Any:
-    """Queue the call and wait until it is over. Returns or raises what its function did, or CancelledError."""
+    """Queue the call and wait for its end. Returns or raises what its function did, or raises CancelledError."""
     if queue.put(call):
         return await _end_of(call, queue)
     clock, queued_at = CLOCK.get(), call.loop.time()
@@ -98,13 +99,13 @@ async def outcome_of(call: BlockingCall, queue: CallQueue) -> Any:
 
     def begin() -> None:
         if call.on_begin is None:
-            return  # both of us have seen it
+            return  # has run already
         call.on_begin = None
         if restart is not None:
             restart()
         queue.note_wait(call.loop.time() - queued_at)
 
-    # Set after the call was queued: a thread may have taken it already, and then knows of none to tell.
+    # Set after put(): a thread may have taken the call in between, without on_begin, so check that below.
     call.on_begin = begin
     if call.taken:
         begin()
@@ -119,7 +120,7 @@ async def outcome_of(call: BlockingCall, queue: CallQueue) -> Any:
 
 
 def _note(call: BlockingCall, queue: CallQueue) -> None:
-    if not call.taken and queue.long_wait is not None:  # it may never begin, and then nobody else would say so
+    if not call.taken and queue.long_wait is not None:  # a call that never begins would not be logged otherwise
         queue.note_wait(queue.long_wait)
 
 
@@ -134,7 +135,7 @@ async def _end_of(call: BlockingCall, queue: CallQueue) -> Any:
             cancelled = error
             if call.waiter.cancelled():
                 call.waiter = call.loop.create_future()
-        except BaseException:  # GeneratorExit: the loop is gone
+        except BaseException:  # GeneratorExit: the loop has ended
             queue.take_out(call)
             raise
     if cancelled is not None:

@@ -1,6 +1,7 @@
-"""One process that runs calls, one at a time: the parent's side. A thread belongs to it, and does what blocks here.
+"""The parent's side of a process that runs calls one at a time. A thread of the pool owns it and makes the blocking
+calls.
 
-Why not a library's pool: see ``docs/decisions/0006-processes.md``.
+``docs/decisions/0006-processes.md`` says why this is not a library's pool.
 """
 
 from __future__ import annotations
@@ -22,38 +23,39 @@ from aioparallel.errors import ProcessDied
 
 __all__ = ["Child"]
 
-# Seconds that a process may take until it is ready: the imports of the program, on a busy machine.
+# Seconds that a process may take to start: it imports the program, perhaps on a busy machine.
 _START_TIMEOUT = 120.0
-# Seconds that an idle one has to end by itself.
+# Seconds that an idle process has to end by itself.
 _END_TIMEOUT = 1.0
-# Seconds between looks whether a process is there: its end tells by itself, unless it has left a child behind that
-# holds its pipe.
+# Seconds between checks whether a process is alive. The end of its pipe shows that it has died, unless it has left a
+# child behind that holds the pipe.
 _LOOK = 1.0
 _GUARD = (
-    'its own output says why; what runs a program that uses in_processes stands below `if __name__ == "__main__":`, '
-    "or each process would run it again"
+    "its own output says why; the code that runs a program with in_processes must be below "
+    '`if __name__ == "__main__":`, or each process would run it again'
 )
 
 
 class Child:
-    """Starts its process when it is to :meth:`prepare`, and again when that is gone or has run ``max_tasks`` calls (0:
-    any number). See :class:`~aioparallel.blocking.thread_pool.CallRunner`."""
+    """Implements :class:`~aioparallel.blocking.thread_pool.CallRunner` with a process. :meth:`prepare` starts it, and
+    replaces it when it has died or has run ``max_tasks`` calls (0: any number)."""
 
     def __init__(self, function: bytes, name: str, max_tasks: int) -> None:
         self._function = function
         self._name = name
         self._max_tasks = max_tasks
-        self._lock = threading.RLock()  # around what abort() and close() change from other threads
+        self._lock = threading.RLock()  # protects what abort() and close() change from other threads
         self._process: SpawnProcess | None = None
         self._connection: Connection | None = None
         self._calls = 0
-        self._is_busy = False  # a call runs, or the process starts: the thread waits for the pipe
+        self._is_busy = False  # a call runs or the process starts, and the thread waits for the pipe
         self._is_doomed = False
-        self._is_aborted = False  # the call that was taken
+        self._is_aborted = False  # the call that was taken last
         self._is_closed = False
 
     def prepare(self) -> None:
-        """Raises ProcessDied when the process ends before it is ready, or what importing the function raises there."""
+        """Start the process if necessary. Raises ProcessDied if it dies while it starts, or what importing the function
+        raises there."""
         self._is_aborted = False
         self._make_ready()
 
@@ -79,12 +81,12 @@ class Child:
         return not self._max_tasks or self._calls < self._max_tasks
 
     def run(self, call: BlockingCall) -> None:
-        """See :class:`~aioparallel.blocking.thread_pool.CallRunner`."""
+        """Send the call to the process and report its end."""
         try:
-            message = encoded(call.item)  # here, in the thread: a large item takes its time
+            message = encoded(call.item)  # in this thread, because a large item takes long
         except BaseException as error:
             self._is_busy = False
-            call.tell_end(None, error)
+            call.report_end(None, error)
             return
         self._run(call, message)
 
@@ -92,25 +94,25 @@ class Child:
         try:
             has_begun = self._send(sent)
             if not has_begun and not self._is_aborted:
-                # A process that died just now, idle, has not begun it: that is no failure of the call. One that dies
-                # once more died of it: the item may be too large for it.
+                # The process died while it was idle, so this is not a failure of the call. If another one dies before
+                # it begins, the call is the cause: its item may be too large.
                 self._is_doomed = True
                 self._make_ready()
                 has_begun = self._send(sent)
             message = self._receive(None) if has_begun else None
             if message is None:
                 self._is_doomed = True
-                call.tell_end(None, self._death("while it ran this call", ""))
+                call.report_end(None, self._death("while it ran this call", ""))
             else:
-                call.tell_end(*decoded(message))
+                call.report_end(*decoded(message))
         except BaseException as error:
             self._is_doomed = True
-            call.tell_end(None, error)
+            call.report_end(None, error)
         finally:
             self._is_busy = False
 
     def _send(self, message: bytes) -> bool:
-        """Whether the process has begun it."""
+        """Send a call. Returns whether the process has begun it."""
         with self._lock:
             if self._is_closed:  # while the item was pickled
                 raise ProcessDied("was closed before it took the call", None)
@@ -118,39 +120,39 @@ class Child:
             assert connection is not None
             self._is_busy = True
             self._calls += 1
-        with contextlib.suppress(OSError):  # its end is seen below
+        with contextlib.suppress(OSError):  # detected below
             connection.send_bytes(message)
         return self._receive(None) is not None
 
     def abort(self) -> None:
-        """Kill the process; the next call gets another one."""
+        """Kill the process. The next call gets another one."""
         with self._lock:
             self._is_doomed = self._is_aborted = True
             if self._process is not None:
                 self._process.kill()
             if self._connection is not None:
-                # A child that the process has left behind may hold the other end: who sends would wait for that.
+                # A child that the process has left behind may hold the other end, and would block a sender.
                 _shut_down(self._connection)
 
     def close(self) -> None:
-        """Returns when the process has ended: by itself when it is idle, or it is killed."""
+        """End the process, and wait for its end. An idle process ends by itself; a busy one is killed."""
         with self._lock:
             self._is_closed = True
             if self._is_busy:
                 self.abort()
                 assert self._process is not None
-                self._process.join(_END_TIMEOUT)  # its thread does the rest
+                self._process.join(_END_TIMEOUT)  # its thread cleans up
             else:
                 self._end()
 
-    # -- the process ------------------------------------------------------------------------------------
+    # -- the process
 
     def _start(self) -> None:
         if self._is_closed:
             raise ProcessDied("was closed before it was started", None)
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        # No daemon: those may have no children of their own. It ends with its parent by itself.
+        # Not a daemon: those cannot have children. It ends by itself when its parent does.
         process = context.Process(target=serve, args=(theirs, self._function), name=self._name)
         try:
             with _interrupts_blocked():
@@ -167,7 +169,7 @@ class Child:
         process, connection = self._process, self._connection
         self._process = self._connection = None
         if connection is not None:
-            connection.close()  # it goes when it sees this
+            connection.close()  # the process ends when it sees this
         if process is not None:
             if self._is_doomed:
                 process.kill()
@@ -177,7 +179,7 @@ class Child:
                 process.join(_END_TIMEOUT)
 
     def _receive(self, timeout: float | None) -> bytes | None:
-        """The next message; None when the process has ended, or the time is up, and then it is killed."""
+        """The next message. None if the process has died, or after ``timeout`` seconds, when it is killed."""
         process, connection = self._process, self._connection
         assert process is not None
         assert connection is not None
@@ -224,7 +226,7 @@ def _signal_name(number: int) -> str:
 
 @contextlib.contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    """What is started here does not hear SIGINT until it ignores it: Ctrl-C would end it amid its imports."""
+    """Block SIGINT in processes started here until they ignore it: Ctrl-C would end them during their imports."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return

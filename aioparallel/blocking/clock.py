@@ -1,6 +1,6 @@
-"""The deadline of the handler that runs here, for what waits within it and is not the handler's own time.
+"""The deadline of the current handler, for code that waits within it outside of the handler's own time.
 
-The engine sets one in the context that its handlers run in; elsewhere there is none.
+The engine sets a clock in the context of its handlers. Elsewhere there is none.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ __all__ = ["CLOCK", "Clock"]
 
 
 class Clock(Protocol):
-    """Of the handler that asks, within its event loop."""
+    """The deadline of the current handler, within its event loop."""
 
     def stop(self) -> Callable[[], None] | None:
-        """Its time does not count until what comes back is called; then it begins anew. None: who asks has no time of
-        its own, and that of others goes on."""
+        """Stop the deadline. Calling the result starts it again, from the beginning. None: the handler has no deadline
+        of its own, and shared ones continue."""
 
     @property
     def abandoned(self) -> bool:
-        """Whether the engine was closed and waits for this handler no more."""
+        """Whether the engine was closed and no longer waits for this handler."""
 
 
 CLOCK: Final[ContextVar[Clock | None]] = ContextVar("aioparallel_clock", default=None)

@@ -1,7 +1,7 @@
-"""What goes to a process and comes back, and the child's side of it.
+"""The messages to and from a process, and the child's side.
 
-A call is one message there, what goes as its function's argument, and two back: an empty one when it begins, and
-``(True, value)``, or ``(False, error)`` with a :class:`RemoteError`. All but the empty one are pickles.
+A call is one message to the process, the pickled argument of its function, and two back: an empty one when it begins,
+and then a pickle of ``(True, value)`` or ``(False, error)`` with a :class:`RemoteError`.
 """
 
 from __future__ import annotations
@@ -37,37 +37,37 @@ __all__ = [
 
 @runtime_checkable
 class Crossing(Protocol):
-    """An item that does not go to a process as it is."""
+    """An item that is sent to a process in another form."""
 
     def __cross__(self) -> object:
-        """What goes in its place, to be pickled: the function's argument there, or a :class:`Payload`."""
+        """What to pickle instead: the function's argument, or a :class:`Payload`."""
 
     def __returned__(self, reply: Any) -> object:
-        """What the handler has returned, made of what came back. It may raise instead."""
+        """Turn the reply into what the handler returns. May raise instead."""
 
 
 @runtime_checkable
 class Payload(Protocol):
-    """What knows by itself how the function is called, in the process."""
+    """An argument that calls the function itself, in the process."""
 
     def __run__(self, function: Callable[[Any], object]) -> object:
-        """Call it; the reply, to be pickled."""
+        """Call the function. Returns the reply to pickle."""
 
 
 class Wrapping:
-    """What stands in a module under the name of its function, where that was decorated."""
+    """An object that replaces a decorated function under its name in a module."""
 
     wrapped: Callable[[Any], object]
 
 
 class NamedFunction(NamedTuple):
-    """A function by its name. Pickle would refuse one whose name stands for what a decorator made of it."""
+    """A function by its name. Pickle would refuse a function whose name refers to its decorated form."""
 
     module: str
     name: str
 
     def found(self) -> Callable[[Any], object]:
-        """Raises ImportError or AttributeError where it is not there."""
+        """Import the function. Raises ImportError or AttributeError if it does not exist."""
         value: Any = importlib.import_module(self.module)
         for part in self.name.split("."):
             value = getattr(value, part)
@@ -75,29 +75,29 @@ class NamedFunction(NamedTuple):
 
 
 class RemoteError(NamedTuple):
-    """An exception on its way."""
+    """An exception on its way back."""
 
     pickled: bytes | None
-    """None: it cannot be pickled, or not be made anew of that."""
+    """None if it cannot be pickled, or not be unpickled."""
     type: str
     text: str
     traceback: str
     short: str | None
-    """What the process has run out of, where the error comes of that: its causes stay behind."""
+    """The resource that the process has run out of, if that caused the error: causes are not pickled."""
 
 
 def crossing(item: object) -> object:
-    """What goes to the process for this item."""
+    """What to send to the process for this item."""
     return item.__cross__() if isinstance(item, Crossing) else item
 
 
 def returned(item: object, reply: object) -> object:
-    """What the handler returns for it."""
+    """What the handler returns for this item."""
     return item.__returned__(reply) if isinstance(item, Crossing) else reply
 
 
 def encoded(item: object) -> bytes:
-    """The message for an item. Raises TypeError for one that cannot be pickled."""
+    """The message for an item. Raises TypeError if it cannot be pickled."""
     payload = crossing(item)
     try:
         return pickle.dumps(payload, pickle.HIGHEST_PROTOCOL)
@@ -109,11 +109,11 @@ def encoded(item: object) -> bytes:
 
 
 def decoded(message: bytes) -> tuple[object, BaseException | None]:
-    """What came back, and with what the call has failed."""
+    """The value in a reply, or the error with which the call failed."""
     try:
         succeeded, found = pickle.loads(message)
     except RAISED as error:
-        return None, TypeError(f"what the handler returned cannot be made anew of its pickle: {repr_of(error)}")
+        return None, TypeError(f"what the handler returned cannot be unpickled: {repr_of(error)}")
     if succeeded:
         return found, None
     remote = FailedInProcess(found.type, found.text, found.traceback)
@@ -129,13 +129,14 @@ def decoded(message: bytes) -> tuple[object, BaseException | None]:
     return None, failure
 
 
-# -- in the process -----------------------------------------------------------------------------------------
+# -- in the process
 
 
 def serve(connection: Connection, pickled_function: bytes) -> None:
-    """The life of a process: say that it is ready, then run call after call until the parent hangs up, or is gone."""
-    # Ctrl-C reaches all processes of a terminal, and what becomes of calls is the parent's to decide. Until here it was
-    # blocked, see children.py.
+    """The main function of a process: report that it is ready, then run calls until the parent closes the pipe or
+    ends."""
+    # Ctrl-C reaches all processes of a terminal, but the parent decides what happens to calls. SIGINT was blocked until
+    # here, see children.py.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
@@ -151,7 +152,7 @@ def serve(connection: Connection, pickled_function: bytes) -> None:
         connection.send_bytes(pickle.dumps((True, None)))
         while True:
             message = connection.recv_bytes()
-            connection.send_bytes(b"")  # it begins: from now on the end of this process is a failure of the call
+            connection.send_bytes(b"")  # the call begins: from now on the end of this process is its failure
             connection.send_bytes(_reply(function, message))
     except (EOFError, OSError):
         return
@@ -161,7 +162,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        # At once: nobody hears of what the call comes to, and it might never end.
+        # At once: nobody gets the result of the call, and it might never end.
         os._exit(1)
 
 
@@ -175,9 +176,7 @@ def _reply(function: Callable[[Any], object], message: bytes) -> bytes:
         return pickle.dumps((True, value), pickle.HIGHEST_PROTOCOL)
     except RAISED as error:
         kind = type(value).__qualname__
-        return _failed(
-            TypeError(f"a {kind}, which the handler returned, cannot be sent from its process: {text_of(error)}")
-        )
+        return _failed(TypeError(f"a {kind}, which the handler returned, cannot be pickled: {text_of(error)}"))
 
 
 def _failed(error: BaseException) -> bytes:
@@ -189,7 +188,8 @@ def _failed(error: BaseException) -> bytes:
 
 
 def _pickled(error: BaseException) -> bytes | None:
-    """None also where it could not be made anew: an ``__init__`` with other arguments than ``args``."""
+    """Pickle an exception. None also if it cannot be unpickled, because ``__init__`` takes other arguments than
+    ``args``."""
     try:
         pickled = pickle.dumps(error, pickle.HIGHEST_PROTOCOL)
         return pickled if type(pickle.loads(pickled)) is type(error) else None

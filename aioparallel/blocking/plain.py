@@ -1,4 +1,4 @@
-"""What may be a blocking handler."""
+"""Checks which functions can be blocking handlers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ __all__ = ["check_plain_handler", "name_of"]
 
 
 def check_plain_handler(function: Callable[..., object], where: str) -> None:
-    """Raises ConfigurationError for what is no plain function of one argument. ``where``: ``"in_threads"``."""
+    """Raise ConfigurationError unless it is a plain function of one argument. ``where``: ``"in_threads"``, for
+    example."""
     name = f"{where} handler"
     given: object = function
     if inspect.iscoroutine(given):
@@ -23,7 +24,7 @@ def check_plain_handler(function: Callable[..., object], where: str) -> None:
         raise ConfigurationError(name, given, "must be a plain function of one argument, the record or the item")
     if is_async(given):
         raise ConfigurationError(
-            name, given, "must be a plain function that blocks; an `async def` one is a handler as it is"
+            name, given, "must be a plain function that blocks; an `async def` function is a handler by itself"
         )
     called: object = getattr(given, "__call__", None)  # noqa: B004 - of an object
     inner = given.func if hasattr(given, "func") else given
@@ -33,6 +34,6 @@ def check_plain_handler(function: Callable[..., object], where: str) -> None:
 
 
 def name_of(function: object) -> str:
-    """Of a function, or of what a partial or an object stands for; for people."""
+    """The name of a function, or of what a partial or object calls, for messages."""
     inner = getattr(function, "func", function)
     return getattr(inner, "__name__", type(inner).__name__)

@@ -1,4 +1,4 @@
-"""``in_processes``: a function that computes as a handler, in processes of its own."""
+"""``in_processes``: a function that computes as a handler, in separate processes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import functools
 import multiprocessing.process
-import multiprocessing.util  # registers its own end of processes at exit, which must come after ours
+import multiprocessing.util  # registers its exit handler, which must run after the one below
 import os
 import pickle
 import sys
@@ -33,7 +33,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _OPTION = "in_processes handler"
-_WAY_OUT = "so no process of its own can import it: put it into a module, and let both import that"
+_WAY_OUT = "so its processes cannot import it: put it into a module that both import"
 _leaves: ContextVar[bool] = ContextVar("aioparallel_leaves", default=False)
 
 
@@ -50,17 +50,17 @@ def in_processes(*, processes: int | None = None, max_tasks: int = 0) -> _Decora
 def in_processes(
     handler: Callable[[T], R] | None = None, *, processes: int | None = None, max_tasks: int = 0
 ) -> InProcesses[T, R] | _Decorator:
-    """Make a handler of a plain function that computes: it runs in a process. Also as ``@in_processes()``.
+    """Turn a plain function that computes into a handler that runs it in processes. Also as ``@in_processes()``.
 
-    ``handler``: a plain function of a record, or of an item, that stands at the top level of a module, so that each
-    process can import it. Its argument, and what it returns or raises, are pickled.
-    ``processes``: at once, at most; None: one for each core that this process may use. They are spawned at the first
-    calls, and end with the event loop, with this object, and with the program, however that ends.
-    ``max_tasks``: calls after which a process is replaced by a new one; 0: any number.
+    ``handler``: a plain function of a record or an item, at the top level of a module, so that each process can import
+    it. Its argument, and what it returns or raises, are pickled.
+    ``processes``: most processes at a time; None: one per core that this process may use. They are spawned at the first
+    calls. They end with the event loop, with this object, and with the program, however that ends.
+    ``max_tasks``: calls after which a process is replaced; 0: never.
 
-    A call that is cancelled, at its deadline for one, is ended: its process is killed, and another one is started for
-    the next call. One that still waits for a process is taken out, and waiting counts for no deadline. A process that
-    dies fails the call it ran, with :class:`~aioparallel.errors.ProcessDied`, and no other.
+    Cancelling a call, for example at its deadline, kills its process. Another one is started for the next call. A call
+    that still waits for a process is removed from the queue; waiting does not count towards the deadline. If a process
+    dies, only the call that it ran fails, with :class:`~aioparallel.errors.ProcessDied`.
 
     Raises ConfigurationError for anything but a plain function of one argument that a process can import, for fewer
     than 1 process, and for ``max_tasks`` below 0.
@@ -71,9 +71,9 @@ def in_processes(
 
 
 class InProcesses(Wrapping, Generic[T, R]):
-    """What :func:`in_processes` gives: a handler. For any event loop, and one after the other.
+    """The result of :func:`in_processes`: a handler for any number of event loops.
 
-    As ``with in_processes(...) as handler:`` its processes end with the block.
+    ``with in_processes(...) as handler:`` ends its processes after the block.
     """
 
     def __init__(self, function: Callable[[T], R], processes: int | None, max_tasks: int) -> None:
@@ -102,7 +102,7 @@ class InProcesses(Wrapping, Generic[T, R]):
         weakref.finalize(self, self._pool.close).atexit = False
 
     async def __call__(self, item: T) -> R:
-        """Call the function with ``item`` in a process. Raises TypeError for an item that cannot be pickled."""
+        """Call the function with ``item`` in a process. Raises TypeError if the item cannot be pickled."""
         refuse_in_import_of_main()
         loop = asyncio.get_running_loop()
         if loop not in self._loops:
@@ -112,12 +112,12 @@ class InProcesses(Wrapping, Generic[T, R]):
         return cast("R", returned(item, reply))
 
     def stats(self) -> BlockingStats:
-        """What it does at this moment."""
+        """A snapshot of calls and threads."""
         return self._pool.stats()
 
     def close(self) -> None:
-        """End its processes; calls that run or wait fail. The next call starts them anew. Blocks for a second at
-        most for each process, in general for milliseconds."""
+        """End the processes. Running and waiting calls fail; the next call starts new processes. Usually blocks for
+        milliseconds, and at most for a second per process."""
         self._pool.close()
 
     def __enter__(self) -> Self:
@@ -131,7 +131,9 @@ class InProcesses(Wrapping, Generic[T, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         if _leaves.get() and _module_of(self.wrapped) == "__main__":
             raise ConfigurationError(
-                _OPTION, self.wrapped, f"is of this program, which a worker that it is sent to is not, {_WAY_OUT}"
+                _OPTION,
+                self.wrapped,
+                f"belongs to this program, which the worker it is sent to does not run, {_WAY_OUT}",
             )
         return InProcesses, (self.wrapped, self._size, self._max_tasks)
 
@@ -141,7 +143,7 @@ class InProcesses(Wrapping, Generic[T, R]):
     async def _end_with(self, loop: asyncio.AbstractEventLoop) -> None:
         for other in [one for one in self._loops if one.is_closed()]:
             del self._loops[other]
-        # What a loop does before it closes is to close the async generators that were begun in it.
+        # Before a loop closes, it closes the async generators that were started in it.
         self._loops[loop] = end = _until_the_end(loop, self._loops, self._pool)
         await anext(end)
 
@@ -156,15 +158,15 @@ class InProcesses(Wrapping, Generic[T, R]):
             raise ConfigurationError(
                 _OPTION,
                 self.wrapped,
-                f"is not what {'.'.join(self._named)} stands for, so that no process can import it: it must be a "
+                f"is not what {'.'.join(self._named)} refers to, so no process can import it: it must be a "
                 "function at the top level of a module, under its own name",
             )
 
 
 @contextlib.contextmanager
 def leaving_this_program() -> Iterator[None]:
-    """What is pickled within goes to processes of another program. Functions of this one's main module cannot run in
-    their processes, and are refused with ConfigurationError."""
+    """Pickle for processes of another program. A function of this program's main module cannot run in their processes,
+    and raises ConfigurationError."""
     token = _leaves.set(True)
     try:
         yield
@@ -172,7 +174,7 @@ def leaving_this_program() -> Iterator[None]:
         _leaves.reset(token)
 
 
-# To be closed at exit, before multiprocessing waits for all processes to end by themselves.
+# Pools to close at exit, before multiprocessing waits for all processes to end by themselves.
 _open: weakref.WeakSet[ThreadPool] = weakref.WeakSet()
 
 
@@ -194,34 +196,34 @@ async def _until_the_end(
 
 
 def _cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def _is_program_there() -> bool:
-    """Whether each process can import the program's main module, as it does first of all, whatever it is to run."""
+    """Whether a process can import the program's main module, which it does first, whatever it runs."""
     main = sys.modules["__main__"]
     file = getattr(main, "__file__", None)
     if file is None or getattr(main, "__spec__", None) is not None or getattr(sys, "frozen", False):
-        return True  # interactive, or found by its name, or in one piece with the interpreter
+        return True  # interactive, run as a module, or frozen
     return os.path.isfile(os.path.join(getattr(multiprocessing.process, "ORIGINAL_DIR", None) or "", file))
 
 
 def _inner(function: object) -> object:
-    """What a partial calls."""
+    """The function that a partial calls."""
     return getattr(function, "func", function)
 
 
 def _module_of(function: object) -> str:
-    """In which module it stands, or what a partial of it calls."""
+    """The module of a function, or of the function that a partial calls."""
     inner = _inner(function)
     return getattr(inner, "__module__", None) or type(inner).__module__
 
 
 def _is_of_another_program(function: object) -> bool:
-    """Whether it was sent by value: the function of a main module that is not this process's."""
+    """Whether the function was pickled by value, and belongs to the main module of another process."""
     return (
         isinstance(function, FunctionType)
         and function.__module__ == "__main__"
@@ -230,33 +232,34 @@ def _is_of_another_program(function: object) -> bool:
 
 
 def _reference(function: Callable[..., object]) -> object:
-    """What is pickled for each process. Raises ConfigurationError for what a process cannot import."""
+    """What to pickle for each process. Raises ConfigurationError if a process cannot import the function."""
     inner, module = _inner(function), _module_of(function)
     if is_importing_main():
-        return None  # nothing will be called here, and the module is not where it will be
+        return None  # no call will be made here, and the module does not have its final name yet
     if _is_of_another_program(inner):
         raise ConfigurationError(
             _OPTION,
             function,
-            f"is of the program that sent it here, which this process (a worker of Spark, say) is not, {_WAY_OUT}",
+            "belongs to the program that sent it here, which this process (a Spark worker, say) does not run, "
+            f"{_WAY_OUT}",
         )
     if not _is_program_there():
         raise ConfigurationError(
             _OPTION,
             function,
-            "cannot run beside a program that no process can import (from standard input, say): put "
-            "the program into a file",
+            "cannot run because no process can import this program (it comes from standard input, say): put it into a "
+            "file",
         )
     if module == "__main__" and not os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
         raise ConfigurationError(
-            _OPTION, function, "is of an interactive program, which no process can import: put it into a file"
+            _OPTION, function, "belongs to an interactive program, which no process can import: put it into a file"
         )
     if isinstance(function, FunctionType):
         if "<" in function.__qualname__:
             raise ConfigurationError(
                 _OPTION,
                 function,
-                "is a lambda, or stands within another function, and no process can import it: it must be a function "
+                "is a lambda, or defined within another function, so no process can import it: it must be a function "
                 "at the top level of a module",
             )
         return NamedFunction(function.__module__, function.__qualname__)
@@ -266,6 +269,6 @@ def _reference(function: Callable[..., object]) -> object:
         raise ConfigurationError(
             _OPTION,
             function,
-            f"cannot be pickled, so that no process can have it ({type(error).__name__}: {text_of(error)})",
+            f"cannot be pickled, so it cannot be sent to a process ({type(error).__name__}: {text_of(error)})",
         ) from None
     return function

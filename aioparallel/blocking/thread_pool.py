@@ -1,6 +1,6 @@
-"""A pool of threads that run blocking calls, first come first served. Threads start on demand and end when idle.
+"""A pool of threads that run blocking calls in order. Threads start on demand and end when idle.
 
-They are daemon threads: none keeps the interpreter from ending, whatever its function does.
+They are daemon threads, so they do not keep the interpreter from ending, whatever their function does.
 """
 
 from __future__ import annotations
@@ -51,6 +51,8 @@ class CallRunner(Protocol):
 
 
 class _Thread:
+    """A thread of the pool, with a call that was taken for it."""
+
     __slots__ = ("given", "runner", "woken")
 
     def __init__(self, runner: CallRunner) -> None:
@@ -62,10 +64,10 @@ class _Thread:
 class ThreadPool:
     """At most ``size`` threads, named after ``name``, each with its own runner.
 
-    Methods called on the event loop do not block. Cancelling a running call aborts it under the lock that its end
-    takes, so the call after it is never aborted. ``idle_seconds``: a thread without calls ends after them; None: when
-    the pool is closed. ``prepares``: whether runners need :meth:`CallRunner.prepare`; a call waits meanwhile.
-    ``long_wait``: the seconds of waiting that are logged; None: not at all.
+    Methods called on the event loop do not block. A running call is aborted under the lock that its end takes as well,
+    so the next call is never aborted instead. ``idle_seconds``: an idle thread ends after this time; None: when the
+    pool is closed. ``prepares``: whether runners need :meth:`CallRunner.prepare`, during which a call waits.
+    ``long_wait``: seconds of waiting from which a call is logged; None: never.
     """
 
     def __init__(
@@ -85,23 +87,23 @@ class ThreadPool:
         self._prepares = prepares
         self.long_wait = long_wait
         self._noted_at = -_QUIET
-        self._begin_anew()
+        self._reset()
 
-    def _begin_anew(self) -> None:
+    def _reset(self) -> None:
         self._process = os.getpid()
-        self._lock = threading.RLock()  # close() may come from a garbage collection, anywhere
+        self._lock = threading.RLock()  # close() may be called by a garbage collection, at any time
         self._waiting: dict[BlockingCall, None] = {}
         self._idle: dict[_Thread, None] = {}
         self._threads: set[_Thread] = set()
         self._running = 0
         self._numbers = 0
 
-    # -- on the loop ------------------------------------------------------------------------------------
+    # -- on the loop
 
     def put(self, call: BlockingCall) -> bool:
-        """See :class:`~aioparallel.blocking.calls.CallQueue`."""
+        """Queue a call, or give it to a thread. Returns whether a thread has it."""
         if self._process != os.getpid():
-            self._begin_anew()  # after a fork, where none of the threads is
+            self._reset()  # after a fork, which has none of the threads
         with self._lock:
             thread = self._free_thread()
             if thread is None or self._prepares:
@@ -115,7 +117,7 @@ class ThreadPool:
 
     def _free_thread(self) -> _Thread | None:
         if self._idle:
-            return self._idle.popitem()[0]  # the last one: those that are not needed stay idle, and end
+            return self._idle.popitem()[0]  # the last one, so that threads that are not needed stay idle and end
         if len(self._threads) == self._size:
             return None
         thread = _Thread(self._runner())
@@ -129,7 +131,7 @@ class ThreadPool:
         return thread
 
     def take_out(self, call: BlockingCall) -> bool:
-        """See :class:`~aioparallel.blocking.calls.CallQueue`."""
+        """Remove a waiting call and return True; abort a running call and return False."""
         with self._lock:
             if call in self._waiting:
                 del self._waiting[call]
@@ -160,9 +162,9 @@ class ThreadPool:
             return BlockingStats(self._running, len(self._waiting), len(self._threads))
 
     def close(self) -> None:
-        """End the idle threads and all runners. Calls that run in plain threads go on to their end.
+        """End the idle threads and close all runners. Calls that run in plain threads continue.
 
-        The next call starts threads anew. In a process that was forked since, where there are none, it ends nothing.
+        The next call starts new threads. After a fork, the child has no threads, and this does nothing.
         """
         if self._process != os.getpid():
             return
@@ -171,12 +173,12 @@ class ThreadPool:
             for one in (self._threads, self._idle, self._waiting):
                 one.clear()
         for call in waiting:
-            call.tell_end(None, ConsumerStateError(f"{self._name} was closed before it was called"))
+            call.report_end(None, ConsumerStateError(f"{self._name} was closed before it was called"))
         for thread in threads:
             thread.woken.release()
             thread.runner.close()
 
-    # -- a thread ---------------------------------------------------------------------------------------
+    # -- in a thread
 
     def _start(self, thread: _Thread) -> None:
         self._numbers += 1
@@ -186,22 +188,22 @@ class ThreadPool:
     def _serve(self, thread: _Thread) -> None:
         while self._wait(thread):
             while (call := self._next(thread)) is not None:
-                call.tell_begin()
+                call.report_begin()
                 thread.runner.run(call)
                 with self._lock:
                     self._running -= 1
                     call.abort = None
-                del call  # or an idle thread would keep the item
+                del call  # so that an idle thread does not keep the item
         thread.runner.close()
 
     def _wait(self, thread: _Thread) -> bool:
-        """False: the thread is to end."""
+        """Wait for a call. Returns False if the thread must end."""
         woken = thread.woken.acquire(timeout=self._idle_seconds)
         with self._lock:
-            if thread not in self._threads:  # closed, perhaps just after it was given a call
+            if thread not in self._threads:  # the pool was closed, perhaps just after the thread was given a call
                 return thread.given is not None
-            # Else whoever has woken it took it out. (Also just after it gave up waiting: then it finds a call, and
-            # later, idle again, the token of that.)
+            # If the thread is not idle, whoever woke it has taken it from the idle ones. This may happen just after its
+            # wait timed out: it then finds a call, and when idle again, the semaphore's token for that call.
             if thread in self._idle:
                 del self._idle[thread]
                 if not woken:
@@ -210,7 +212,7 @@ class ThreadPool:
         return True
 
     def _next(self, thread: _Thread) -> BlockingCall | None:
-        """The next call; the thread is idle when there is none."""
+        """The next call. The thread becomes idle if there is none."""
         if thread.given is not None:
             call, thread.given = thread.given, None
             return call
@@ -240,6 +242,6 @@ class ThreadPool:
         with self._lock:
             call = next(iter(self._waiting), None)
             if call is None or thread not in self._threads:
-                return  # it was closed, and that is the cause; what waits now is for those after it
+                return  # closed, which caused the error; calls that wait now are for new threads
             del self._waiting[call]
-        call.tell_end(None, error)
+        call.report_end(None, error)

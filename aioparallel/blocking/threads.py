@@ -1,4 +1,4 @@
-"""``in_threads``: a blocking function as a handler, in threads of its own."""
+"""``in_threads``: a blocking function as a handler, in its own threads."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["InThreads", "in_threads"]
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Seconds after which a thread that has nothing to do ends.
+# Seconds before an idle thread ends.
 _IDLE = 30.0
-# Seconds that a call waits for a thread before that is worth a line in the log.
+# Seconds that a call may wait for a thread before that is logged.
 _LONG_WAIT = 1.0
 
 
@@ -33,16 +33,16 @@ def in_threads(handler: Callable[[T], R], *, threads: int = 100) -> InThreads[T,
 @overload
 def in_threads(*, threads: int = 100) -> _Decorator: ...
 def in_threads(handler: Callable[[T], R] | None = None, *, threads: int = 100) -> InThreads[T, R] | _Decorator:
-    """Make a handler of a plain function that blocks: it runs in a thread. Also as ``@in_threads(threads=20)``.
+    """Turn a plain function that blocks into a handler that runs it in threads. Also as ``@in_threads(threads=20)``.
 
-    ``handler``: a plain function of a record, or of an item. What it returns or raises is the handler's, and it sees
-    the context variables of the coroutine that awaits it.
-    ``threads``: calls at once, at most; those above it wait in line, and their deadline begins when they begin. Give at
-    least as many as ``max_concurrency`` allows; more are never used. An idle thread ends after half a minute.
+    ``handler``: a plain function of a record or an item. The handler returns or raises what it returns or raises. It
+    sees the context variables of the coroutine that awaits it.
+    ``threads``: most calls at a time. Further calls wait, and their deadline starts when they begin. Set it to at least
+    ``max_concurrency``; more than that are never used. An idle thread ends after half a minute.
 
-    **A thread cannot be ended from outside.** A call that waits is taken out when its handler is cancelled; one that
-    runs keeps its key and its slot until the function returns, and the handler ends with CancelledError then. So give
-    the function timeouts of its own.
+    **A thread cannot be ended from outside.** If a handler is cancelled, a waiting call is removed. A running call
+    keeps its key and its slot until the function returns, and the handler then raises CancelledError. So the function
+    should have timeouts of its own.
 
     Raises ConfigurationError for anything but a plain function of one argument, and for fewer than 1 thread.
     """
@@ -52,7 +52,7 @@ def in_threads(handler: Callable[[T], R] | None = None, *, threads: int = 100) -
 
 
 class InThreads(Generic[T, R]):
-    """What :func:`in_threads` gives: a handler. For any event loop, and one after the other."""
+    """The result of :func:`in_threads`: a handler for any number of event loops."""
 
     def __init__(self, function: Callable[[T], R], threads: int) -> None:
         check_plain_handler(function, "in_threads")
@@ -67,12 +67,12 @@ class InThreads(Generic[T, R]):
         weakref.finalize(self, self._pool.close).atexit = False
 
     async def __call__(self, item: T) -> R:
-        """Call the function with ``item`` in a thread. Raises RuntimeError when no thread can be started at all."""
+        """Call the function with ``item`` in a thread. Raises RuntimeError if no thread can be started."""
         result: R = await outcome_of(BlockingCall(item, asyncio.get_running_loop()), self._pool)
         return result
 
     def stats(self) -> BlockingStats:
-        """What it does at this moment."""
+        """A snapshot of calls and threads."""
         return self._pool.stats()
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -83,25 +83,25 @@ class InThreads(Generic[T, R]):
 
 
 class _Plain:
-    """Runs calls right in the thread."""
+    """Runs calls directly in the thread."""
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
 
     def prepare(self) -> None:
-        """Nothing."""
+        """Does nothing."""
 
     def run(self, call: BlockingCall) -> None:
-        """See :class:`~aioparallel.blocking.thread_pool.CallRunner`."""
+        """Call the function and report its end."""
         try:
             value = call.context.run(self._function, call.item)
         except BaseException as error:
-            call.tell_end(None, error)
+            call.report_end(None, error)
         else:
-            call.tell_end(value, None)
+            call.report_end(value, None)
 
     def abort(self) -> None:
-        """Nothing: a thread cannot be ended."""
+        """Does nothing: a thread cannot be ended."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Does nothing."""

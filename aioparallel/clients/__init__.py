@@ -1,10 +1,11 @@
-"""The Kafka clients behind :class:`~aioparallel.group.client.Client` and
-:class:`~aioparallel.delivery.producer.Producer`: aiokafka.
+"""The Kafka clients: aiokafka, behind :class:`~aioparallel.group.client.Client` and
+:class:`~aioparallel.delivery.producer.Producer`.
 
 ::
 
-    aiokafka/   the client, and every private access to aiokafka
-    producing/  a producer without a client
+    aiokafka/         the client, and every private access to aiokafka
+    producing/        a producer that is independent of the client
+    last_contacts.py  when each broker last answered
 """
 
 from aioparallel.clients.aiokafka import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer

@@ -1,7 +1,7 @@
-"""Which brokers answer, and when each kind of request was answered last. Plain; ``now()`` gives the time of any clock.
+"""Records which brokers answer, and when each kind of request was last answered. Synchronous, on any clock.
 
-A broker *owes* an answer from the moment when a request was sent, or could not be sent, until it answers any request. A
-failed request that is not repeated is forgotten after a while: a broker that is no longer asked may be well.
+A broker *owes* an answer from the time when a request was sent, or could not be sent, until it answers any request. A
+failed request that is not repeated is forgotten after a while, because the broker may be healthy by then.
 """
 
 from __future__ import annotations
@@ -15,13 +15,11 @@ from aioparallel.records import TopicPartition
 
 __all__ = ["LastContacts"]
 
-# Seconds after which a failed request that was not repeated is forgotten.
 _FORGOTTEN: Final = 10.0
+"""Seconds before a failed request that is not repeated is forgotten."""
 
 
 class _Contact:
-    """The contact with one broker."""
-
     __slots__ = ("answered", "asked", "owes_since", "reason", "under_way")
 
     def __init__(self) -> None:
@@ -33,18 +31,18 @@ class _Contact:
 
 
 class LastContacts:
-    """The contacts of one client. ``now()``: seconds. ``explain(error)``: says for people why a request failed."""
+    """The contacts of one client. ``now()``: seconds. ``explain(error)``: the reason of a failed request."""
 
     def __init__(self, now: Callable[[], float], explain: Callable[[Exception], str] = str) -> None:
         self._now = now
         self._explain = explain
         self._of: dict[object, _Contact] = {}
         self._answered: dict[str, float] = {}
-        self._heard: dict[TopicPartition, float] = {}
+        self._ends_received: dict[TopicPartition, float] = {}
 
     @contextlib.contextmanager
     def asking(self, node: object, *kinds: str) -> Iterator[None]:
-        """Around a request of these kinds; it is answered when the block ends without an exception."""
+        """Wraps a request of these kinds, which is answered if the block raises nothing."""
         contact = self._of.setdefault(node, _Contact())
         contact.asked = self._now()
         contact.under_way += 1
@@ -57,7 +55,7 @@ class LastContacts:
             contact.asked = self._now()
             contact.reason = self._explain(error) or type(error).__name__
             raise
-        except BaseException:  # given up by whoever asked
+        except BaseException:  # cancelled
             contact.under_way -= 1
             if not contact.under_way and not contact.reason:
                 contact.owes_since = None
@@ -66,29 +64,30 @@ class LastContacts:
         self.answered(node, *kinds)
 
     def answered(self, node: object, *kinds: str) -> None:
-        """Something has come from this broker, of these kinds."""
+        """The broker has answered a request of these kinds."""
         contact = self._of.setdefault(node, _Contact())
         contact.answered = self._now()
         contact.reason = ""
         contact.owes_since = contact.answered if contact.under_way else None
         self._answered.update(dict.fromkeys(kinds, contact.answered))
 
-    def heard(self, partitions: Collection[TopicPartition]) -> None:
-        """The ends of these logs were told."""
-        self._heard.update(dict.fromkeys(partitions, self._now()))
+    def end_received(self, partitions: Collection[TopicPartition]) -> None:
+        """The ends of these logs were received."""
+        self._ends_received.update(dict.fromkeys(partitions, self._now()))
 
-    def since_heard(self, partition: TopicPartition) -> float | None:
-        """Seconds since the end of its log was told; None: it was not yet."""
-        at = self._heard.get(partition)
+    def since_end_received(self, partition: TopicPartition) -> float | None:
+        """Seconds since the end of the log was received; None before the first time."""
+        at = self._ends_received.get(partition)
         return None if at is None else self._now() - at
 
     def since_answered(self, kind: str) -> float | None:
-        """Seconds since a request of this kind was answered, by whomever; None: none was yet."""
+        """Seconds since any broker answered a request of this kind; None before the first time."""
         at = self._answered.get(kind)
         return None if at is None else self._now() - at
 
     def brokers(self, addresses: Mapping[object, str]) -> tuple[BrokerContact, ...]:
-        """Those of the cluster, of which these are the ``addresses``, that were asked for anything."""
+        """The contacts with those brokers of the cluster that were sent a request. ``addresses``: of all its
+        brokers."""
         for node in self._of.keys() - addresses.keys():
             if not self._of[node].under_way:
                 del self._of[node]

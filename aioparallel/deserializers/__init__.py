@@ -1,11 +1,11 @@
-"""Ready deserialisers for ``key_deserializer`` and ``value_deserializer``.
+"""Deserialisers for ``key_deserializer`` and ``value_deserializer``.
 
-A deserialiser is a function from the bytes of a key or a value to what the handler shall see. It is never called
-with None: a record without key or value keeps None. Whatever it raises makes that record, and no other, fail with
-DeserializationError; the raw bytes stay in ``record.raw_key`` and ``record.raw_value``.
+A deserialiser is a function from the bytes of a key or value to what the handler gets. It is never called with None: a
+record without key or value keeps None. An exception makes only that record fail, with DeserializationError. The raw
+bytes stay in ``record.raw_key`` and ``record.raw_value``.
 
-For bytes they cannot read, all of these raise ValueError. Its message says what is wrong and where, but holds no part
-of the record, as it goes into logs and into the headers of dead letters.
+All deserialisers here raise ValueError for bytes that they cannot read. The message says what is wrong and where, but
+contains no part of the record, because it goes into logs and into the headers of dead letters.
 """
 
 from __future__ import annotations

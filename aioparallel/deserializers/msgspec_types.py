@@ -1,4 +1,4 @@
-"""JSON and MessagePack, decoded and checked against a type by msgspec (the extra ``msgspec``)."""
+"""JSON and MessagePack, decoded and validated by msgspec (the extra ``msgspec``)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ T = TypeVar("T")
 
 
 def msgspec_json(type: TypeForm[T], /) -> Callable[[bytes], T]:  # noqa: A002 - msgspec's own word
-    """JSON that fits ``type``: a Struct, dataclass, TypedDict, or any other type msgspec knows, unions included.
+    """A deserialiser of JSON to ``type``: a Struct, dataclass, TypedDict or any other type that msgspec supports.
 
-    Raises ConfigurationError when msgspec is not installed, and TypeError, msgspec's own, for a type it does not know.
-    The deserialiser raises ValueError for what is not JSON or does not fit.
+    Raises ConfigurationError if msgspec is not installed, and msgspec's TypeError for an unsupported type. The
+    deserialiser raises ValueError for bytes that are not JSON or do not fit the type.
     """
     try:
         from msgspec.json import Decoder  # noqa: PLC0415 - an extra
@@ -29,7 +29,7 @@ def msgspec_json(type: TypeForm[T], /) -> Callable[[bytes], T]:  # noqa: A002 - 
 
 
 def msgspec_msgpack(type: TypeForm[T], /) -> Callable[[bytes], T]:  # noqa: A002 - msgspec's own word
-    """MessagePack that fits ``type``; else as ``msgspec_json``."""
+    """A deserialiser of MessagePack to ``type``; otherwise like :func:`msgspec_json`."""
     try:
         from msgspec.msgpack import Decoder  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -47,7 +47,7 @@ def _refusing(decode: Callable[[bytes], T]) -> Callable[[bytes], T]:
         except DecodeError as error:
             raise unreadable(_reason(error)) from None
         except UnicodeDecodeError as error:
-            # Its position counts from the start of one string, which would mislead.
+            # Its position counts from the start of a string within the record, which would mislead.
             raise unreadable(f"a string is not utf-8: {error.reason}") from None
         except RecursionError:
             raise unreadable("nested too deeply") from None
@@ -60,22 +60,22 @@ _QUOTING = {
     "Invalid value ": "Invalid value",
     "Object contains unknown field ": "Object contains unknown field",
 }
-"""How msgspec's messages with a part of the record begin, and what is left of them. The rest of its messages speak of
-the type, kinds of values and positions; in paths it writes ``[...]`` for a key of a dict."""
+"""The beginnings of msgspec's messages that quote the record, and what remains of them. Other messages mention only the
+type, kinds of values and positions; paths contain ``[...]`` for a key of a dict."""
 
 
 def _reason(error: DecodeError) -> str:
-    """msgspec's message without what it quotes from the record."""
+    """msgspec's message without quotations from the record."""
     message = str(error)
     if error.__cause__ is not None:
-        # __post_init__ raised it. Its text may well hold the value.
+        # Raised by __post_init__, whose message may contain the value.
         own = str(error.__cause__)
         path = message[len(own) :] if message.startswith(own) else ""
         return f"{error.__cause__.__class__.__name__} from the type's own code{path}"
     for start, kept in _QUOTING.items():
         if message.startswith(start):
-            # A path ends the message with a backtick, a quoted value does not: a value with " - at `" in it is no path.
-            # The unknown field is quoted in backticks itself.
+            # A path ends the message with a backtick and a quoted value does not, so a value that contains " - at `" is
+            # not taken for a path. An unknown field is quoted in backticks itself.
             at = message.rfind(" - at `") if message.endswith("`") and "unknown" not in kept else -1
             return kept + (message[at:] if at >= 0 else "")
     return message

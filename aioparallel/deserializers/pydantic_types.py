@@ -1,4 +1,4 @@
-"""JSON, read and validated by pydantic (the extra ``pydantic``)."""
+"""JSON, decoded and validated by pydantic (the extra ``pydantic``)."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _SHOWN = 3
-"""Errors told of one record; a list may have one for each of its items."""
+"""Most errors to report per record; a list may have one for each item."""
 
 _LOOKED_AT = 1_000
-"""Errors. pydantic gives all or none, at 1.5 us each: 250,000 in a record of 1 MB held the loop for 0.4 s."""
+"""Most errors to examine. pydantic returns all or none, at 1.5 us each: 250,000 in a record of 1 MB held the loop for
+0.4 s."""
 
 _FROM_THE_TYPE = {
     "actual_length",
@@ -45,22 +46,22 @@ _FROM_THE_TYPE = {
     "tz_expected",
     "whole_digits",
 }
-"""What pydantic's messages may be filled with that comes from the type and not from the record; a length may pass."""
+"""Values in pydantic's messages that come from the type and not from the record; lengths are harmless."""
 
 
 def pydantic_json(type: TypeForm[T], /) -> Callable[[bytes], T]:  # noqa: A002 - pydantic's own word
-    """JSON that fits ``type``: a model, a dataclass, or whatever else pydantic knows, unions included.
+    """A deserialiser of JSON to ``type``: a model, a dataclass or any other type that pydantic supports.
 
-    Raises ConfigurationError when pydantic is not installed, and pydantic's own errors for a type it does not know or
-    that is not fully defined yet. The deserialiser raises ValueError for what is not JSON or does not fit. Messages of
-    the type's own validators are left out, as they often quote the value; their kind is named instead.
+    Raises ConfigurationError if pydantic is not installed, and pydantic's own errors for a type that is unsupported or
+    not fully defined yet. The deserialiser raises ValueError for bytes that are not JSON or do not fit the type.
+    Messages of the type's own validators often quote the value, so only the kind of the error is reported.
     """
     try:
         from pydantic import TypeAdapter, ValidationError  # noqa: PLC0415 - an extra
     except ImportError as error:
         raise library_missing("pydantic_json", "pydantic") from error
     adapter = TypeAdapter(type)
-    adapter.rebuild()  # with defer_build or a forward reference it would be built, or fail, at the first record
+    adapter.rebuild()  # with defer_build or a forward reference it would be built, or fail, only at the first record
     names = _strings_in(adapter.core_schema)
     validate = adapter.validate_json
 
@@ -74,7 +75,7 @@ def pydantic_json(type: TypeForm[T], /) -> Callable[[bytes], T]:  # noqa: A002 -
 
 
 def _strings_in(schema: object) -> frozenset[str]:
-    """Every string in pydantic's core schema: among them all names of fields, aliases and tags of the type."""
+    """All strings in pydantic's core schema, including the names of fields, aliases and tags."""
     found: set[str] = set()
     seen: set[int] = set()
     waiting = [schema]
@@ -91,18 +92,19 @@ def _strings_in(schema: object) -> frozenset[str]:
 
 
 def _reason(error: ValidationError, names: frozenset[str]) -> str:
-    """What is wrong where, without any part of the record; pydantic's own text holds values and keys of dicts."""
+    """Describe the errors without any part of the record. pydantic's own text contains values and keys of dicts."""
     if error.error_count() > _LOOKED_AT:
         return f"$: {error.error_count()} errors"
     errors = error.errors(include_url=False, include_input=False)
-    told = [f"{_path(each, names)}: {_message(each)}" for each in errors[:_SHOWN]]
+    lines = [f"{_path(each, names)}: {_message(each)}" for each in errors[:_SHOWN]]
     if len(errors) > _SHOWN:
-        told.append(f"and {len(errors) - _SHOWN} more")
-    return "; ".join(told)
+        lines.append(f"and {len(errors) - _SHOWN} more")
+    return "; ".join(lines)
 
 
 def _path(error: ErrorDetails, names: frozenset[str]) -> str:
-    """``$.order.lines[3].price``; a step that is no name in the type may be a key of the record: ``[...]``."""
+    """``$.order.lines[3].price``. A step that is not a name in the type may be a key in the record, and becomes
+    ``[...]``."""
     path = "$"
     for step in error["loc"]:
         if isinstance(step, int):
@@ -115,16 +117,16 @@ def _path(error: ErrorDetails, names: frozenset[str]) -> str:
 
 
 def _message(error: ErrorDetails) -> str:
-    """pydantic's message where nothing in it comes from the record, else its documented name of the error."""
+    """pydantic's message if nothing in it comes from the record, else its documented name of the error."""
     from pydantic_core import PydanticKnownError  # noqa: PLC0415 - an extra
 
     kind, context = error["type"], error.get("ctx", {})
-    # For bytes that are no JSON at all, "error" is a reason and a position; elsewhere it may quote the value.
+    # For bytes that are not JSON, "error" is a reason and a position. Elsewhere it may quote the value.
     allowed = {"error"} if kind == "json_invalid" else _FROM_THE_TYPE
     if not context.keys() <= allowed:
         return kind
     try:
-        # Composed anew: a validator may raise an error of the same name with a text of its own.
+        # Built again, because a validator may raise an error of the same name with its own text.
         return PydanticKnownError(kind, context).message()  # type: ignore[arg-type]  # any string; unknown: KeyError
     except (KeyError, TypeError):
         return kind

@@ -1,11 +1,12 @@
-"""What Java programs need: a Java runtime, and jars fetched once with Maven.
+"""Java for testing and Spark: finds a Java runtime, and fetches jars once with Maven.
 
 ::
 
-    java_runtime.py  finding a Java that is new enough
-    jars.py          a set of jars: fetched once, kept in the user's cache directory, checked at every use
-    maven.py         one run of Maven that copies a set's jars into a directory
-    sets.py          the sets there are: Apache Kafka's, and those of Spark's Kafka connector
+    java_runtime.py  finds a Java runtime that is new enough
+    jars.py          sets of jars: fetched once, kept in the user's cache directory, checked at each use
+    maven.py         runs Maven to copy a set's jars into a directory
+    programs.py      runs a program to its end
+    sets.py          the known sets: Apache Kafka, Spark's Kafka connector
 
-``python -m aioparallel.jvm`` fetches a set and prints where it is.
+``python -m aioparallel.jvm`` fetches a set and prints its location.
 """

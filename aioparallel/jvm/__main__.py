@@ -1,9 +1,9 @@
-"""Fetch jars once with Maven into the cache, and print where they are.
+"""Fetch jars once with Maven into the cache, and print their paths.
 
-  python -m aioparallel.jvm            the jars of Spark's Kafka connector, with commas between
+  python -m aioparallel.jvm            the jars of Spark's Kafka connector, separated by commas
   python -m aioparallel.jvm kafka -d   the directory with the jars of Apache Kafka, for aioparallel.testing
 
-What takes long is told on standard error, so the output fits into a command:
+Progress goes to standard error, so the output can be used in a command:
 
   spark-submit --jars "$(python -m aioparallel.jvm)" job.py
   spark-pipelines run --jars "$(python -m aioparallel.jvm)"
@@ -24,7 +24,7 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Fetch a set and print its jars or its directory. Leaves with code 1 and a sentence when it cannot."""
+    """Fetch a set and print its jars or its directory. Exits with code 1 and a message if that fails."""
     parser = argparse.ArgumentParser(
         prog="python -m aioparallel.jvm", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

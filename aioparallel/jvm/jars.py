@@ -1,9 +1,9 @@
-"""Sets of jars: fetched once with Maven, kept in the user's cache directory, checked at every use.
+"""Sets of jars: fetched once with Maven, kept in the user's cache directory, checked at each use.
 
-The cache is ``<cache>/<name>-<version>/`` with the jars and ``manifest.json``, the SHA-256 of each of them. The
-manifest is written after a complete download and the directory comes into place with one rename, so a
-directory that agrees with its manifest is complete; any other is fetched again. A file lock beside it keeps
-two processes from fetching at once.
+The cache is ``<cache>/<name>-<version>/`` with the jars and ``manifest.json``, which contains their SHA-256. The
+manifest is written after a complete download, and the directory is then moved into place with one rename. So a
+directory that agrees with its manifest is complete, and any other is fetched again. A lock file next to it keeps two
+processes from fetching at the same time.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LOCK_INTERVAL: Final = 0.2
 
 
 def cache_directory() -> Path:
-    """The platform's cache directory for this user and this project (``XDG_CACHE_HOME`` is heeded)."""
+    """The platform's cache directory for this user and this package. ``XDG_CACHE_HOME`` takes precedence."""
     if named := os.environ.get("XDG_CACHE_HOME"):
         base = Path(named)
     elif sys.platform == "darwin":
@@ -47,10 +47,11 @@ def cache_directory() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class JarSet:
-    """Jars that belong together. Another version is another set, in a directory of its own.
+    """Jars that belong together. Each version is a set of its own, in its own directory.
 
-    ``name``, ``version``: of its directory. ``title``: what people call it. ``artifacts``: what is asked of Maven; the
-    jar of each must come. ``size``: roughly, for who waits for it. ``otherwise``: what one without Maven may do.
+    ``name``, ``version``: make the name of the directory. ``title``: the name in messages. ``artifacts``: what Maven
+    fetches; the jar of each must arrive. ``size``: approximate, for messages. ``otherwise``: an alternative without
+    Maven, for the error message.
     """
 
     name: str
@@ -58,18 +59,18 @@ class JarSet:
     title: str
     artifacts: tuple[Artifact, ...]
     size: str
-    otherwise: str = "or run this where it is, and copy that directory here"
+    otherwise: str = "or run this on a machine with Maven, and copy that directory here"
 
     def __str__(self) -> str:
         return f"{self.title} {self.version}"
 
     @property
     def directory(self) -> Path:
-        """Where the jars are kept, whether they are there or not."""
+        """Where the jars are kept, whether they exist or not."""
         return cache_directory() / f"{self.name}-{self.version}"
 
     def cached(self) -> Path | None:
-        """The directory if it is complete and undamaged. Reads all of it: about 0.1 s for 44 MB."""
+        """The directory, if it is complete and undamaged. Reads all jars: about 0.1 s for 44 MB."""
         directory = self.directory
         try:
             manifest: dict[str, str] = json.loads((directory / _MANIFEST).read_bytes())
@@ -79,10 +80,10 @@ class JarSet:
         return directory if intact else None
 
     def fetch(self, report: Callable[[str], None] = logger.info) -> Path:
-        """The directory, fetched first where need be.
+        """The directory; fetches the jars first if necessary.
 
-        ``report`` is told in a sentence each what takes long. Raises JarsMissing when Maven is missing or fails, or the
-        cache cannot be written, and JavaNotFound when there is no Java for Maven.
+        ``report`` gets a sentence for each step that takes long. Raises JarsMissing if Maven is missing or fails, or if
+        the cache is not writable, and JavaNotFound if there is no Java for Maven.
         """
         if (directory := self.cached()) is not None:
             return directory
@@ -91,7 +92,7 @@ class JarSet:
             target.parent.mkdir(parents=True, exist_ok=True)
             with self._locked(report):
                 if (directory := self.cached()) is not None:
-                    return directory  # another process fetched them while we waited
+                    return directory  # another process fetched them while this one waited
                 if target.exists():
                     report(f"The jars in {target} are incomplete or damaged; fetching them again")
                 return self._fetch(target, report)
@@ -101,7 +102,7 @@ class JarSet:
             ) from error
 
     def paths(self, report: Callable[[str], None] = logger.info) -> list[Path]:
-        """Its jars by name, fetched first where need be. Raises as :meth:`fetch` does."""
+        """The jars by name; fetches them first if necessary. Raises as :meth:`fetch` does."""
         return sorted(self.fetch(report).glob("*.jar"))
 
     def _fetch(self, target: Path, report: Callable[[str], None]) -> Path:
@@ -113,7 +114,7 @@ class JarSet:
             )
         began = time.monotonic()
         prefix = f"{target.name}-work-"
-        for leftover in target.parent.glob(f"{prefix}*"):  # ours is the lock: whoever made it was killed
+        for leftover in target.parent.glob(f"{prefix}*"):  # of killed processes, because this one has the lock
             shutil.rmtree(leftover, ignore_errors=True)
         with tempfile.TemporaryDirectory(prefix=prefix, dir=target.parent) as work:
             fresh = Path(work, "jars")
@@ -144,13 +145,13 @@ class JarSet:
                         f"another process has held {path} for {FETCH_TIMEOUT:g} s; end it, or remove the file"
                     )
                 time.sleep(_LOCK_INTERVAL)
-            yield  # closing the file gives the lock back, and so does the end of the process
+            yield  # closing the file, or the end of the process, releases the lock
 
 
 def _try_lock(lock: IO[str]) -> bool:
     try:
         if sys.platform == "win32":
-            import msvcrt  # noqa: PLC0415 - on Windows alone
+            import msvcrt  # noqa: PLC0415 - only on Windows
 
             msvcrt.locking(lock.fileno(), msvcrt.LK_NBLCK, 1)
         else:

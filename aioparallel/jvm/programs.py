@@ -1,4 +1,4 @@
-"""Programs that are run to their end: Maven, and what else builds or fetches something."""
+"""Runs programs to their end, such as Maven."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Final
 
 __all__ = ["run_program"]
 
-_LAST_WORDS: Final = 12
-"""Lines of what a program has said that a message repeats."""
+_LAST_LINES: Final = 12
+"""Lines of a program's output to repeat in messages."""
 
 
 def run_program(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[int, str]:
-    """Its exit code, and the last lines of what it said. Nothing can be asked of it: it has no input.
+    """Run a program without input. Returns its exit code and the last lines of its output.
 
     Raises subprocess.TimeoutExpired after ``timeout`` seconds.
     """
@@ -28,4 +28,4 @@ def run_program(command: Sequence[str], environment: Mapping[str, str], timeout:
         timeout=timeout,
         check=False,
     )
-    return ran.returncode, "\n".join(ran.stdout.strip().splitlines()[-_LAST_WORDS:])
+    return ran.returncode, "\n".join(ran.stdout.strip().splitlines()[-_LAST_LINES:])

@@ -1,4 +1,4 @@
-"""The sets of jars that this project knows, as data."""
+"""The known sets of jars, as data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aioparallel.jvm.maven import Artifact
 __all__ = ["JAR_SETS", "KAFKA", "KAFKA_VERSION", "SPARK_KAFKA"]
 
 KAFKA_VERSION: Final = "4.3.1"
-"""Of the brokers that :mod:`aioparallel.testing` starts."""
+"""Version of the brokers that :mod:`aioparallel.testing` starts."""
 
 KAFKA: Final = JarSet(
     name="kafka",
@@ -28,8 +28,8 @@ SPARK_KAFKA: Final = JarSet(
     name="spark-kafka",
     version="4.2.0",
     title="Spark's Kafka connector",
-    # Each alone: what else they need is in pyspark, in newer versions. The token provider, which serves Kerberos and
-    # delegation tokens, was not published with 4.1 and 4.2; all that the connector calls of it is in that of 4.0.0.
+    # Each without dependencies, because pyspark contains newer versions of them. The token provider, which serves
+    # Kerberos and delegation tokens, was not published with 4.1 and 4.2. Version 4.0.0 has all that the connector uses.
     artifacts=(
         Artifact("org.apache.spark", "spark-sql-kafka-0-10_2.13", "4.2.0", alone=True),
         Artifact("org.apache.spark", "spark-token-provider-kafka-0-10_2.13", "4.0.0", alone=True),
@@ -40,4 +40,4 @@ SPARK_KAFKA: Final = JarSet(
 )
 
 JAR_SETS: Final = {"kafka": KAFKA, "spark": SPARK_KAFKA}
-"""By the name that the command line gives them."""
+"""The sets by their names on the command line."""

@@ -1,14 +1,14 @@
-"""Which offsets of a partition are done, and how that is written into a commit. Pure: no I/O, no clock.
+"""Which offsets of a partition are complete, and how a commit stores that. Pure: no I/O, no clock.
 
 ::
 
     ledger.py       which offsets of a partition are complete
-    offset_map.py   what is written of it: the base offset and what is complete above
-    encoding.py     an offset map as text of a commit's metadata, and back
-    fitting.py      as much of it as fits
-    frames.py       the bytes around it
-    packing.py      rows of flags packed into bytes
-    dense/          a format of our own      java/   those of the Java library
+    offset_map.py   the content of a map: a base offset, and what is complete above it
+    encoding.py     an offset map as the text in a commit's metadata, and back
+    fitting.py      cuts a map to a limit
+    frames.py       zstd frames
+    packing.py      rows of numbers and of binary digits
+    dense/          this package's own format      java/   the formats of the Java library
 """
 
 from aioparallel.offsets.encoding import decode_offset_map, encode_offset_map

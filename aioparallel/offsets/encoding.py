@@ -1,4 +1,4 @@
-"""Offset maps as text in a commit's metadata, and back."""
+"""Encodes offset maps as the text in a commit's metadata, and decodes them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aioparallel.offsets.java.java_formats import JAVA_FORMATS, java_payload, ja
 from aioparallel.offsets.java.java_reader import decode_java_text
 from aioparallel.offsets.offset_map import MAX_OFFSET, OffsetMap
 
-__all__ = ["DENSE", "Formats", "decode_offset_map", "encode_offset_map", "encode_pattern"]
+__all__ = ["DENSE", "Formats", "check_limits", "decode_offset_map", "encode_offset_map", "encode_pattern"]
 
 DENSE = "Dense"
 Formats = Literal["all", "java"]
@@ -22,25 +22,21 @@ def encode_offset_map(
     highest_succeeded: int,
     incompletes: Iterable[int],
     *,
-    format: str | None = None,  # noqa: A002 - the word everybody looks for
+    format: str | None = None,  # noqa: A002 - the usual word
     limit: int | None = 4096,
     formats: Formats = "all",
 ) -> str:
-    """Write which offsets in ``[base_offset, highest_succeeded]`` are complete: all but ``incompletes``.
+    """Encode which offsets in ``[base_offset, highest_succeeded]`` are complete: all but ``incompletes``.
 
-    ``incompletes`` ascend, each once, within that range. ``highest_succeeded`` is ``base_offset - 1`` when
-    there is nothing to say. ``limit``: the most characters the text may have (Kafka's own default is 4096), or
-    None. ``format``: ``BitSet``, ``RunLength``, ``BitSetV2``, ``RunLengthV2``, each also with ``Compressed``
-    behind it, or ``Dense``; None takes the smallest Java format if it keeps to the limit, else Dense, which
-    ``formats="java"`` rules out.
+    ``incompletes`` must ascend, without duplicates, within that range. ``highest_succeeded`` is ``base_offset - 1``
+    for an empty map. ``limit``: most characters of the text, or None; Kafka's default is 4096. ``format``:
+    ``BitSet``, ``RunLength``, ``BitSetV2``, ``RunLengthV2``, each optionally followed by ``Compressed``, or ``Dense``.
+    None takes the smallest Java format if it is within the limit, else Dense. ``formats="java"`` excludes Dense.
 
-    Raises ValueError when the arguments make no map, when the format cannot hold it, or when the text would be
-    longer than ``limit``; :func:`~aioparallel.offsets.fit_offset_map` says less instead.
+    Raises ValueError if the arguments are invalid, if the format cannot represent the map, or if the text would be
+    longer than ``limit``. :func:`~aioparallel.offsets.fit_offset_map` cuts the map instead.
     """
-    if formats not in ("all", "java"):
-        raise ValueError(f"formats={formats!r}: must be 'all' or 'java'")
-    if limit is not None and limit < 0:
-        raise ValueError(f"limit={limit}: a number of characters, or None")
+    check_limits(limit, formats)
     pattern = Pattern(base_offset, highest_succeeded, incompletes)
     if format is None:
         return encode_pattern(pattern, limit, formats)
@@ -53,8 +49,16 @@ def encode_offset_map(
     return _within(limit, java_text(java_payload(pattern, JAVA_FORMATS[format])), format)
 
 
+def check_limits(limit: int | None, formats: Formats) -> None:
+    """Raise ValueError for an invalid ``limit`` or ``formats``."""
+    if formats not in ("all", "java"):
+        raise ValueError(f"formats={formats!r}: must be 'all' or 'java'")
+    if limit is not None and limit < 0:
+        raise ValueError(f"limit={limit}: a number of characters, or None")
+
+
 def encode_pattern(pattern: Pattern, limit: int | None, formats: Formats) -> str:
-    """The smallest Java text, or Dense where that is longer than ``limit``. Raises ValueError."""
+    """The smallest Java text, or Dense if that is longer than ``limit``. Raises ValueError."""
     payload = smallest_java_payload(pattern)
     if payload is not None:
         text = java_text(payload)
@@ -79,12 +83,12 @@ def _within(limit: int | None, text: str, name: str) -> str:
 
 
 def decode_offset_map(base_offset: int, metadata: str | None) -> OffsetMap:
-    """Read the text committed beside ``base_offset``, in any of the formats; None and "" say nothing.
+    """Decode the metadata of a commit at ``base_offset``, in any format. None and "" give an empty map.
 
-    Raises OffsetMapError with the reason for everything that is no whole, undamaged map: then go on without
-    one. Takes time and memory in proportion to the text and to the incomplete offsets in it, of which more than
-    MAX_INCOMPLETES are refused, as is a compressed body of more than MAX_BODY_BYTES. Raises ValueError for an
-    offset that is none.
+    Raises OffsetMapError with the reason if the text is not a complete, undamaged map; the caller should continue
+    without a map. Takes time and memory in proportion to the text and to the incomplete offsets in it. Refuses more
+    than MAX_INCOMPLETES of these, and a compressed body of more than MAX_BODY_BYTES. Raises ValueError for an invalid
+    offset.
     """
     if not 0 <= base_offset <= MAX_OFFSET:
         raise ValueError(f"base_offset={base_offset}: an offset is within 0..2**63-1")

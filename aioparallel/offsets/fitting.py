@@ -1,8 +1,8 @@
-"""Cutting a map to what fits into the commit's metadata.
+"""Cuts a map to the limit of a commit's metadata.
 
-A map may end anywhere: it says nothing about what is above. So the question is how far each format reaches
-within the limit. Where the size follows from counts this is arithmetic on running sums; with zstd it is found
-by trying, a dozen tries at most, each on a prefix of a body made once.
+A map may end anywhere, because it says nothing about offsets above its end. So the question is how far each format
+reaches within the limit. If the size follows from counts, running sums give the answer. With zstd it is found in at
+most a dozen attempts, each with a prefix of a body that is made once.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from aioparallel.offsets.dense.dense_map import BITS, ENVELOPE, dense_text
 from aioparallel.offsets.dense.dense_reach import dense_reaches
 from aioparallel.offsets.dense.pattern import Pattern
-from aioparallel.offsets.encoding import Formats, encode_pattern
+from aioparallel.offsets.encoding import Formats, check_limits, encode_pattern
 from aioparallel.offsets.java.java_formats import JavaFormat, java_payload, java_text
 from aioparallel.offsets.java.java_reach import java_reaches
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES
@@ -21,12 +21,12 @@ from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES
 __all__ = ["fit_offset_map"]
 
 _TINY = 64
-"""Below so many characters the envelope of Dense matters, and the Java formats may reach farther."""
+"""Below this many characters, the envelope of Dense matters, and the Java formats may reach farther."""
 
 _ATTEMPTS = 4
 
 Reach = tuple[int, Callable[[Pattern], str]]
-"""The highest offset a format reaches, and what writes it."""
+"""The highest offset that a format reaches, and its encoder."""
 
 
 def fit_offset_map(
@@ -37,21 +37,18 @@ def fit_offset_map(
     limit: int | None = 4096,
     formats: Formats = "all",
 ) -> tuple[str, int]:
-    """The map cut at the highest offset ``h`` whose map keeps to ``limit`` characters, and that ``h``.
+    """The map cut at the highest offset ``h`` whose map is within ``limit`` characters, and ``h``.
 
-    Arguments as in :func:`~aioparallel.offsets.encode_offset_map`, except that incompletes above
-    ``highest_succeeded`` are left out, and a ``highest_succeeded`` below ``base_offset`` means nothing to say.
-    When everything fits, the text is exactly that of ``encode_offset_map``. A cut ``h`` is complete. When there
-    is nothing to say, or no map fits, the text is "" and ``h`` is ``base_offset - 1``.
+    Arguments are those of :func:`~aioparallel.offsets.encode_offset_map`, except that incompletes above
+    ``highest_succeeded`` are ignored, and a ``highest_succeeded`` below ``base_offset`` means an empty map. If
+    everything fits, the text equals that of ``encode_offset_map``. The offset ``h`` of a cut map is complete. For an
+    empty map, or if no map fits, the text is "" and ``h`` is ``base_offset - 1``.
 
-    Exact for the Java formats without zstd. With zstd, and for the parameters of Dense, sizes are taken to grow
-    with ``h``, which they nearly do: ``h`` may be a few offsets short. Takes one encoding of the whole, running
-    sums over it, and at most a dozen encodings for each format of what the limit holds.
+    The result is exact for the Java formats without zstd. With zstd, and for the parameters of Dense, sizes are assumed
+    to grow with ``h``, which is nearly true, so ``h`` may be a few offsets short. Takes one encoding of the whole,
+    running sums over it, and for each format at most a dozen encodings within the limit.
     """
-    if formats not in ("all", "java"):
-        raise ValueError(f"formats={formats!r}: must be 'all' or 'java'")
-    if limit is not None and limit < 0:
-        raise ValueError(f"limit={limit}: a number of characters, or None")
+    check_limits(limit, formats)
     nothing = "", base_offset - 1
     if highest_succeeded < base_offset:
         return nothing
@@ -89,8 +86,8 @@ def _java_writer(form: JavaFormat) -> Callable[[Pattern], str]:
 
 
 def _ends(pattern: Pattern, highest: int) -> Iterator[int]:
-    """Where to cut: at the highest reached; and, where the text came out a character longer than its running
-    sums (the parameter of a Golomb-Rice code may be another one by the last bit), an incomplete offset lower.
+    """Where to cut: at ``highest``, and then an incomplete offset lower each time. The text may be a character longer
+    than its running sums say, because the last bit may change the parameter of a Golomb-Rice code.
     """
     for _ in range(_ATTEMPTS):
         if highest < pattern.base:

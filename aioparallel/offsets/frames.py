@@ -1,4 +1,4 @@
-"""zstd frames as the Java library writes them, and reading them without trusting them."""
+"""Writes zstd frames as the Java library does, and reads them defensively."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from aioparallel.offsets.offset_map import MAX_BODY_BYTES
 
 __all__ = ["compress_frame", "decompress_frame"]
 
-_LEVEL = 3  # zstd's own default, and that of Java's ZstdOutputStream
+_LEVEL = 3  # the default of zstd, and of Java's ZstdOutputStream
 _MAX_WINDOW_BYTES = 8 * 1024 * 1024
 _PIECE_BYTES = 256
-"""One block of a frame takes 4 bytes at least and yields 128 KiB at most, so a piece yields 8 MiB at most."""
+"""A block of a frame takes at least 4 bytes and yields at most 128 KiB, so a piece yields at most 8 MiB."""
 
 
 def compress_frame(body: bytes) -> bytes:
@@ -22,9 +22,9 @@ def compress_frame(body: bytes) -> bytes:
 
 
 def decompress_frame(frame: bytes) -> bytes:
-    """What one whole frame holds; with or without content size.
+    """Decompress one whole frame, with or without content size.
 
-    Raises OffsetMapError when it is damaged, incomplete, followed by something, or larger than MAX_BODY_BYTES.
+    Raises OffsetMapError if it is damaged, incomplete, followed by more bytes, or larger than MAX_BODY_BYTES.
     """
     stream = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES).decompressobj()
     pieces: list[bytes] = []

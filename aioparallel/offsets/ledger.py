@@ -1,4 +1,4 @@
-"""Which offsets of one partition are complete."""
+"""Tracks which offsets of one partition are complete."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from aioparallel.offsets.offset_map import OffsetMap
 __all__ = ["Ledger"]
 
 _SMALL = 1_024
-"""Dead entries that are left alone: to scan them costs about a microsecond."""
+"""Deleted dict entries that are tolerated: scanning them takes about a microsecond."""
 
 
 class Ledger:
-    """Which offsets of one partition are complete, from the committed one on.
+    """Tracks which offsets of one partition are complete, from the committed offset on.
 
-    ``base`` is the committed offset, where reading starts. ``restored`` is the map found beside it: what it
-    calls complete is not run again.
+    ``base``: the committed offset, where reading starts. ``restored``: the map in its metadata; offsets that are
+    complete in it do not run again.
 
-    It keeps the incomplete offsets only, so memory does not grow with what was completed above a stuck one.
-    ``position``, ``restored_until``, ``highest_completed`` and ``incompletes`` are plain attributes because
-    they are read for every record; nobody but the ledger writes them.
+    Only incomplete offsets are stored, so completed offsets above a stuck one take no memory. ``position``,
+    ``restored_until``, ``highest_completed`` and ``incompletes`` are plain attributes because they are read for every
+    record. Only the ledger writes them.
 
     :ivar position: the next offset to fetch.
-    :ivar restored_until: the last offset the restored map speaks of: at or below it, what is not incomplete is
+    :ivar restored_until: the last offset in the restored map. At or below it, offsets that are not incomplete are
         complete. ``base - 1`` without a map.
-    :ivar highest_completed: the highest offset that :meth:`complete` or the restored map called complete;
-        ``base - 1`` when none. Gaps in the log do not count, so it may be below ``next_commit - 1``.
-    :ivar incompletes: ascending: registered and not complete, and above the position what the restored map
-        lists. The object may be replaced by an equal one in ``register`` and ``next_commit``.
+    :ivar highest_completed: the highest offset that :meth:`complete` or the restored map completed; ``base - 1`` if
+        there is none. Gaps in the log do not count, so it may be below ``next_commit - 1``.
+    :ivar incompletes: ascending. Registered offsets that are not complete and, above the position, the incomplete
+        offsets of the restored map. ``register`` and ``next_commit`` may replace the object by an equal one.
     """
 
     __slots__ = (
@@ -54,24 +54,24 @@ class Ledger:
         self.restored_until = restored.highest_succeeded
         self.highest_completed = _last_complete(restored)
         self.incompletes: dict[int, None] = dict.fromkeys(restored.incompletes)
-        # The restored map's incompletes, and how many of them the position has passed.
+        # Incomplete offsets of the restored map, and how many of them the position has passed.
         self._restored, self._restored_at = restored.incompletes, 0
-        # How many were ever incomplete, less those that the log did not deliver.
+        # Number of offsets that were ever incomplete, without those that the log did not deliver.
         self._entered = len(self.incompletes)
-        # Entries of the dict, dead ones too, since it was last rebuilt.
+        # Entries of the dict since it was rebuilt, including deleted ones.
         self._slots = self._entered
 
     def __repr__(self) -> str:
         return f"<Ledger position {self.position} incomplete {len(self.incompletes)} next_commit {self.next_commit}>"
 
     def register(self, offsets: Sequence[int], next_offset: int) -> list[int]:
-        """Take in what one fetch delivered; returns those of ``offsets`` that must run.
+        """Register the offsets of one fetch. Returns those that must run.
 
-        ``offsets`` ascend and are below ``next_offset``, the position after them. Every offset from the old
-        position up to ``next_offset`` that was not delivered does not exist (compacted, a transaction marker,
-        aborted): it is complete. Offsets below the position were registered before and are ignored; those that
-        the restored map calls complete need not run. Returns ``offsets`` itself when it is a list and all of
-        them must run. Raises ValueError when the offsets do not fit ``next_offset``.
+        ``offsets`` must ascend and be below ``next_offset``, the position after them. An offset between the old
+        position and ``next_offset`` that was not delivered does not exist (compacted, transaction marker, aborted), and
+        is complete. Offsets below the position are already registered, and are ignored. Offsets that are complete in
+        the restored map need not run. Returns ``offsets`` itself if it is a list and all of them must run. Raises
+        ValueError if the offsets do not fit ``next_offset``.
         """
         position = self.position
         if offsets and not offsets[0] <= offsets[-1] < next_offset:
@@ -93,7 +93,7 @@ class Ledger:
         return run
 
     def _register_restored(self, offsets: Sequence[int], next_offset: int) -> list[int]:
-        """The same where the restored map still has its say."""
+        """:meth:`register` within the range of the restored map."""
         until, incompletes = self.restored_until, self.incompletes
         after = bisect_left(self._restored, next_offset, self._restored_at)
         due = {offset for offset in self._restored[self._restored_at : after] if offset in incompletes}
@@ -112,15 +112,15 @@ class Ledger:
     def _enter(self, fresh: list[int]) -> None:
         incompletes = self.incompletes
         before = len(incompletes)
-        for offset in fresh:  # a third quicker than to update from a dict made for it
+        for offset in fresh:  # takes a third less than an update from a temporary dict
             incompletes[offset] = None
         entered = len(incompletes) - before
         self._entered += entered
         self._slots += entered
 
     def complete(self, offset: int) -> None:
-        """The outcome of ``offset`` is decided. Raises ValueError when it is not incomplete: a defect of the
-        caller, for each offset completes once.
+        """The outcome of ``offset`` is decided. Raises ValueError if it is not incomplete, which is an error of the
+        caller: each offset completes once.
         """
         try:
             del self.incompletes[offset]
@@ -129,11 +129,11 @@ class Ledger:
                 f"offset {offset} is not incomplete: completed twice, or never registered "
                 f"(position {self.position}, next_commit {self.next_commit})"
             ) from None
-        if offset > self.highest_completed:  # noqa: PLR1730 - max() takes as long as all the rest
+        if offset > self.highest_completed:  # noqa: PLR1730 - max() would take as long as the rest of the method
             self.highest_completed = offset
 
     def complete_all(self, offsets: Iterable[int]) -> None:
-        """:meth:`complete` for several of them; where one is wrong, those before it are completed."""
+        """:meth:`complete` for several offsets. If one is wrong, those before it are completed."""
         incompletes, highest = self.incompletes, self.highest_completed
         try:
             for offset in offsets:
@@ -148,7 +148,7 @@ class Ledger:
 
     @property
     def next_commit(self) -> int:
-        """The offset to commit: the first incomplete one, or the first that nothing is known of."""
+        """The offset to commit: the first incomplete one, or the first one that is unknown."""
         self._rebuild_if_mostly_dead()
         for offset in self.incompletes:
             return offset
@@ -156,16 +156,16 @@ class Ledger:
 
     @property
     def completed_count(self) -> int:
-        """How many offsets :meth:`complete` was called for. Never falls."""
+        """Number of offsets that were completed. Never decreases."""
         return self._entered - len(self.incompletes)
 
     @property
     def version(self) -> tuple[int, int]:
-        """Changes whenever a commit would say something new."""
+        """Changes whenever the content of a commit would change."""
         return self.position, self._entered - len(self.incompletes)
 
     def snapshot(self) -> OffsetMap:
-        """What a commit says now: the offset to commit as base, and the map above it.
+        """The content of a commit now: the offset to commit as base, and the map above it.
 
         Takes time in proportion to the incomplete offsets.
         """
@@ -177,10 +177,11 @@ class Ledger:
         return OffsetMap(base, highest, incompletes[: bisect_right(incompletes, highest)])
 
     def _rebuild_if_mostly_dead(self) -> None:
-        # A dict keeps the entries of deleted keys until an insertion makes it grow: a million completed in
-        # order leave a million dead entries in front, which every look at the first one scans, and memory
-        # that never comes back. Rebuilding when seven in eight are dead is paid by the deletions. (A million
-        # registered at once, completed in order: a look takes 1 ms at most; the one rebuild takes 3 ms.)
+        # A dict keeps the entries of deleted keys until an insertion makes it grow. A million offsets completed in
+        # order would leave a million deleted entries in front. Each access to the first key would scan them, and the
+        # memory would never be freed. Rebuilding when seven in eight are deleted is amortised by the deletions. (With a
+        # million offsets registered at once and completed in order, an access takes 1 ms at most, and the one rebuild 3
+        # ms.)
         live = len(self.incompletes)
         if self._slots - live > 7 * live + _SMALL:
             self.incompletes = dict.fromkeys(self.incompletes)
@@ -188,8 +189,8 @@ class Ledger:
 
 
 def _last_complete(restored: OffsetMap) -> int:
-    """The last offset the map calls complete. One written at the end of a range of nothing but incompletes
-    ends with an incomplete one."""
+    """The last complete offset of the map. If the map was cut within a range of incomplete offsets, it ends with one of
+    them."""
     highest = restored.highest_succeeded
     for offset in reversed(restored.incompletes):
         if offset != highest:

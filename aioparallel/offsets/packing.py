@@ -1,8 +1,8 @@
-"""Rows of numbers and of binary digits, handled whole.
+"""Operations on whole rows of numbers and of binary digits.
 
-A row of numbers side by side in one long integer, each in a *field* of as many bits, is shifted, masked and
-subtracted in one operation; digits as bytes are moved by slices with a step. Both run at the speed of C, which
-a loop over the numbers in Python does not.
+A row of numbers is one long integer, with a *field* of equal width for each number. It is shifted, masked and
+subtracted in one operation. Digits are bytes, moved by slices with a step. Both run at the speed of C, unlike a loop in
+Python.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 PIECE = 4_096
-"""Fields that are handled at a time where there may be many: more would not stay in the processor's cache."""
+"""Fields to process at a time: more would not stay in the processor's cache."""
 
 _CODES = {1: "B", 2: "H", 4: "I", 8: "Q"}
 _BLOCK = 256
@@ -40,13 +40,13 @@ _TWO_BYTES = 65_536
 _ZEROS = bytes(_BLOCK)
 _SINGLE = tuple(bytes((octet,)) for octet in range(_BLOCK))
 _DIGIT_ZERO = 48
-_TO_DIGITS = bytes([_DIGIT_ZERO] + [_DIGIT_ZERO + 1] * 255)  # 0 to "0", all else to "1"
+_TO_DIGITS = bytes([_DIGIT_ZERO] + [_DIGIT_ZERO + 1] * 255)  # 0 to "0", others to "1"
 _TO_MASK = bytes([0] * _DIGIT_ZERO + [0xFF] + [0] * 207)
 _LOW = bytes(range(_BLOCK)) * (_WINDOW // _BLOCK + 1)
 
 
 def row_of(numbers: array[int]) -> int:
-    """The numbers in fields as wide as the array's items, the first in the lowest."""
+    """The numbers in fields as wide as the array's items. The first is in the lowest field."""
     if sys.byteorder == "big":  # pragma: no cover
         numbers = numbers[:]
         numbers.byteswap()
@@ -54,7 +54,7 @@ def row_of(numbers: array[int]) -> int:
 
 
 def row_of_ones(count: int, octets: int) -> int:
-    """A 1 in each of ``count`` fields of so many bytes."""
+    """A 1 in each of ``count`` fields of ``octets`` bytes."""
     return _piece_of_ones(octets) if count == PIECE else _ones(count, octets)
 
 
@@ -68,14 +68,14 @@ def _ones(count: int, octets: int) -> int:
 
 
 class Row(NamedTuple):
-    """So many numbers in fields of so many bytes."""
+    """``fields`` numbers in fields of ``octets`` bytes."""
 
     row: int
     fields: int
     octets: int
 
     def widest(self) -> int:
-        """The bit length of the largest: the row is folded until one field has all their bits."""
+        """The bit length of the largest number. The row is folded until one field contains all bits that are set."""
         row, count, width = self.row, self.fields, 8 * self.octets
         while count > 1:
             count = (count + 1) // 2
@@ -83,7 +83,7 @@ class Row(NamedTuple):
         return row.bit_length()
 
     def bit_counts(self, width: int) -> list[int]:
-        """How many of the numbers have each of the lowest ``width`` bits set."""
+        """For each of the lowest ``width`` bits, the number of fields with that bit set."""
         ones = row_of_ones(self.fields, self.octets)
         return [(self.row & ones << bit).bit_count() for bit in range(width)]
 
@@ -95,7 +95,7 @@ def row_piece(numbers: array[int], start: int, end: int) -> Row:
 
 
 def narrowest(rows: Sequence[Row]) -> array[int]:
-    """The numbers in the rows, one after the other, as an array of the narrowest items that hold them all."""
+    """The numbers of all rows as an array of the narrowest items that fit them."""
     widest = max((row.widest() for row in rows), default=0)
     needed = next(size for size in _CODES if widest <= 8 * size)
     numbers = array(_CODES[needed])
@@ -111,12 +111,12 @@ def narrowest(rows: Sequence[Row]) -> array[int]:
 
 
 def low_bytes(numbers: array[int]) -> bytes:
-    """The lowest byte of each."""
+    """The lowest byte of each number."""
     return numbers.tobytes()[0 if sys.byteorder == "little" else numbers.itemsize - 1 :: numbers.itemsize]
 
 
 def regroup(digits: bytes, width: int, new: int) -> bytearray:
-    """Groups of ``width`` digits as groups of ``new``: zeros put in front, or what is too much in front left out."""
+    """Turn groups of ``width`` digits into groups of ``new``, by adding zeros or dropping digits in front."""
     groups = len(digits) // width
     row = bytearray(b"0") * (groups * new)
     for back in range(1, min(width, new) + 1):
@@ -125,7 +125,7 @@ def regroup(digits: bytes, width: int, new: int) -> bytearray:
 
 
 def digits_of_numbers(numbers: array[int], width: int) -> bytes:
-    """The low ``width`` binary digits of each, one after the other."""
+    """The low ``width`` binary digits of each number, concatenated."""
     if not numbers or not width:
         return b""
     if sys.byteorder == "little" and numbers.itemsize > 1:
@@ -137,7 +137,7 @@ def digits_of_numbers(numbers: array[int], width: int) -> bytes:
 
 
 def numbers_of_digits(digits: bytes, width: int) -> array[int]:
-    """The inverse: a number of each ``width`` digits (up to 63)."""
+    """The inverse: a number for each ``width`` digits (at most 63)."""
     octets = next(octets for octets in _CODES if width <= 8 * octets)
     numbers = array(_CODES[octets])
     if digits and width:
@@ -151,13 +151,13 @@ def numbers_of_digits(digits: bytes, width: int) -> array[int]:
 def digits_of_places(offsets: array[int], base: int, size: int) -> bytearray:
     """A digit for each of ``size`` offsets from ``base`` on: 0 for those in ``offsets``, which ascend.
 
-    By blocks of 256: the low bytes of a block's offsets become zeros in a table of all bytes. Takes time in
+    Works in blocks of 256: the low bytes of a block's offsets become zeros in a table of all bytes. Takes time in
     proportion to ``size``.
     """
     count, low, first, table = len(offsets), low_bytes(offsets), base % _BLOCK, bytes.maketrans
     ends = range(base - first + _BLOCK, base + size + _BLOCK, _BLOCK)
     blocks: list[bytes] = []
-    heads = bytearray(b"1") * len(ends)  # the first place of a block is 0 in every table
+    heads = bytearray(b"1") * len(ends)  # the first place of a block is 0 in every table, so it is kept here
     at = 0
     for end in ends:
         after = bisect_left(offsets, end, at, min(at + _BLOCK, count))
@@ -171,10 +171,10 @@ def digits_of_places(offsets: array[int], base: int, size: int) -> bytearray:
 
 
 def zero_places(base: int, digits: bytes) -> list[int]:
-    """The offsets whose digit is 0, the first digit being that of ``base``: the inverse of the above.
+    """The offsets whose digit is 0. The first digit belongs to ``base``. The inverse of :func:`digits_of_places`.
 
-    By windows in which only the two low bytes of an offset differ. Takes time in proportion to the
-    digits, and memory to the offsets found.
+    Works in windows in which only the two low bytes of an offset differ. Takes time in proportion to the digits, and
+    memory in proportion to the offsets found.
     """
     places: list[int] = []
     lead = base % _WINDOW
@@ -188,7 +188,8 @@ def zero_places(base: int, digits: bytes) -> list[int]:
 def _zeros_in_window(start: int, digits: bytes) -> list[int]:
     lead = start % _BLOCK
     size = lead + len(digits)
-    # The low byte of each offset whose digit is 0, and nothing but zeros beside; a true zero heads its block.
+    # The low byte of each offset whose digit is 0, and zeros for the others. A true zero can only be first in its
+    # block.
     mask = (b"1" * lead + digits).translate(_TO_MASK)
     row = (int.from_bytes(mask, "little") & int.from_bytes(_LOW[:size], "little")).to_bytes(size, "little")
     low = [

@@ -1,10 +1,10 @@
-"""How a secured cluster is reached: TLS, a login by SASL, or both. Knows no Kafka client.
+"""The options to connect to a secured cluster: TLS, SASL, or both. Independent of Kafka clients.
 
 ::
 
-    options.py  Security: the options in one place, checked when constructed
-    tls.py      certificates read and checked, a context that takes renewed ones
-    secret.py   passwords and tokens that show themselves to nobody
+    options.py  Security: the options, checked at construction
+    tls.py      reads and checks certificates; a context that loads renewed ones
+    secret.py   passwords and tokens that are never shown
 """
 
 from aioparallel.security.options import Security

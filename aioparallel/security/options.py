@@ -1,4 +1,5 @@
-"""Security: how a secured cluster is reached, for the consumer, its producer, the command line and everybody else."""
+"""Security: the options to connect to a secured cluster, for the consumer, its producer, the command line and
+others."""
 
 from __future__ import annotations
 
@@ -19,8 +20,8 @@ from aioparallel.security.secret import (
     Token,
     TokenSource,
     is_sendable,
-    keep_logins_to_ourselves,
     read_secret,
+    suppress_login_logs,
 )
 from aioparallel.security.tls import Certificates, RenewingContext
 
@@ -42,7 +43,7 @@ _SECRET: Final = frozenset({"key_password", "password", "token"})
 @documented
 @dataclass(frozen=True, slots=True, repr=False)
 class Security:
-    """How a secured cluster is reached. Checked when constructed; shows no secret.
+    """The options to connect to a secured cluster. Checked at construction; never shows a secret.
 
     ::
 
@@ -54,40 +55,40 @@ class Security:
     """
 
     protocol: Protocol
-    """``"SSL"``: TLS; ``"SASL_SSL"``: TLS and a login; ``"SASL_PLAINTEXT"``: a login, and nothing is encrypted."""
+    """``"SSL"``: TLS; ``"SASL_SSL"``: TLS and a login; ``"SASL_PLAINTEXT"``: a login without encryption."""
     _: KW_ONLY
     ca_file: str | Path | None = None
-    """The certificates to trust, in PEM format, for brokers whose certificates a private authority has signed. None:
-    those of the system."""
+    """The certificates to trust, in PEM format, for brokers whose certificates are signed by a private authority. None:
+    the system's certificates."""
     certificate_file: str | Path | None = None
-    """For mutual TLS: this client's certificate, and those between it and the authority, in PEM format. Its files are
-    read again when they have changed, for connections made after that; so is ``ca_file``."""
+    """For mutual TLS: this client's certificate, followed by intermediate certificates, in PEM format. Files that have
+    changed are read again for new connections; this applies to ``ca_file`` as well."""
     key_file: str | Path | None = None
-    """Its key. None: it stands in ``certificate_file`` too."""
+    """The private key. None: it is in ``certificate_file``."""
     key_password: str | None = None
-    """Of an encrypted key."""
+    """The password of an encrypted key."""
     key_password_file: str | Path | None = None
-    """The same in a file."""
+    """A file with the password of an encrypted key."""
     check_hostname: bool = True
-    """False: a trusted certificate of any host will do. Whoever has one can then read everything; give the certificate
-    the right names instead."""
+    """False accepts a trusted certificate of any host, so whoever has one can read everything. It is better to issue a
+    certificate with the right names."""
     mechanism: Mechanism | None = None
-    """How to log in; needed with ``"SASL_SSL"`` and ``"SASL_PLAINTEXT"``."""
+    """The login mechanism; required with ``"SASL_SSL"`` and ``"SASL_PLAINTEXT"``."""
     username: str | None = None
     """For PLAIN and SCRAM."""
     password: str | Callable[[], str] | None = None
-    """The password, or a function that returns it: called once when this is constructed and then at each login, on the
-    event loop, so it is to be quick. A changed password is taken at the next connection."""
+    """The password, or a function that returns it. The function is called at construction and at each login, on the
+    event loop, so it must be fast. A changed password is used for the next connection."""
     password_file: str | Path | None = None
     """A file with the password, read at each login."""
     token: Callable[[], Awaitable[str | Token]] | None = None
-    """For OAUTHBEARER: an async function that returns a token that is good now. Called at each connection, and given
-    ten seconds; when it returns a :class:`~aioparallel.Token`, which knows its end, that is used for all until a fifth
-    of its life is left."""
+    """For OAUTHBEARER: an async function that returns a valid token. It is called for each connection, and may take ten
+    seconds. If it returns a :class:`~aioparallel.Token`, which has an expiry time, that token is used for all
+    connections until a fifth of its lifetime is left."""
     token_file: str | Path | None = None
-    """A file with the token, read at each connection, as Kubernetes keeps one up to date."""
+    """A file with the token, read for each connection. Kubernetes keeps such files up to date."""
     extensions: Mapping[str, str] = field(default_factory=dict)
-    """SASL extensions beside a token (KIP-342), as some services want them."""
+    """SASL extensions that are sent with a token (KIP-342), as some services require."""
     _options: Mapping[str, object] = field(init=False, repr=False, compare=False, hash=False)
 
     def __post_init__(self) -> None:
@@ -97,7 +98,7 @@ class Security:
             _check_login(self)
         else:
             for name in ("mechanism", *_OF_PASSWORDS, *_OF_TOKENS, "extensions"):
-                _refuse_without(self, name, 'protocol="SASL_SSL" or "SASL_PLAINTEXT"; nobody logs in with "SSL"')
+                _refuse_without(self, name, 'protocol="SASL_SSL" or "SASL_PLAINTEXT"; there is no login with "SSL"')
         options: dict[str, object] = {"security_protocol": self.protocol}
         if self.protocol == "SASL_PLAINTEXT":
             for name in _OF_TLS:
@@ -109,13 +110,12 @@ class Security:
         object.__setattr__(self, "_options", options)
         for name in ("key_password", "password"):
             if isinstance(secret := getattr(self, name), str):
-                object.__setattr__(self, name, Password(secret))  # for ``dataclasses.asdict``, and who looks at it
+                object.__setattr__(self, name, Password(secret))  # hidden from ``dataclasses.asdict`` as well
 
     def client_options(self) -> dict[str, object]:
-        """The same as options of aiokafka's clients, for what takes these: ``client_options`` of this package, or a
-        client of aiokafka's own that you make. From now on aiokafka's log, at DEBUG, leaves out the requests that log
-        in."""
-        keep_logins_to_ourselves()
+        """These options as options of aiokafka's clients: for the ``client_options`` of this package, or for your own
+        aiokafka clients. From now on aiokafka's DEBUG log omits the requests that log in."""
+        suppress_login_logs()
         return dict(self._options)
 
     def __repr__(self) -> str:
@@ -157,18 +157,18 @@ def _check_kinds(security: Security) -> None:
     for name in ("username", "key_password"):
         value = getattr(security, name)
         if value is not None and not is_sendable(value):
-            raise _refuse(name, value, "must be a non-empty text in UTF-8")
+            raise _refuse(name, value, "must be a non-empty string in UTF-8")
     if not isinstance(security.check_hostname, bool):
         raise _refuse("check_hostname", security.check_hostname, "must be True or False")
     extensions: object = security.extensions
     if not isinstance(extensions, Mapping) or not all(
         isinstance(one, str) for pair in extensions.items() for one in pair
     ):
-        raise _refuse("extensions", extensions, "must be a mapping of texts")
+        raise _refuse("extensions", extensions, "must be a mapping of strings")
     for name, value in security.extensions.items():
-        # What else stands in it would be taken for another part of the login (RFC 7628, 3.1).
+        # Other characters would be taken for another part of the login (RFC 7628, 3.1).
         if name == "auth" or not (_EXTENSION.fullmatch(name) and _EXTENSION_VALUE.fullmatch(value)):
-            raise _refuse("extensions", name, "names are of letters, but not auth, and values of visible ASCII")
+            raise _refuse("extensions", name, "names are letters, but not auth, and values are visible ASCII")
 
 
 def _named(choices: object) -> str:
@@ -179,7 +179,7 @@ def _check_login(security: Security) -> None:
     mechanism = security.mechanism
     if mechanism not in get_args(Mechanism):
         known = f"must be one of {_named(Mechanism)} with protocol={security.protocol!r}"
-        raise _refuse("mechanism", mechanism, f"{known}; others, as Kerberos, are given as client_options")
+        raise _refuse("mechanism", mechanism, f"{known}; for others, such as Kerberos, use client_options")
     if mechanism == "OAUTHBEARER":
         for name in _OF_PASSWORDS:
             _refuse_without(security, name, 'mechanism="PLAIN" or a SCRAM one; OAUTHBEARER takes token or token_file')
@@ -194,9 +194,9 @@ def _check_login(security: Security) -> None:
     _check_one_of(security, "password", "password_file")
     password: object = security.password
     if not (password is None or callable(password) or is_sendable(password)):
-        raise _refuse("password", password, "must be a non-empty text in UTF-8, or a function that returns it")
+        raise _refuse("password", password, "must be a non-empty string in UTF-8, or a function that returns it")
     if inspect.iscoroutinefunction(password):
-        raise _refuse("password", password, "must be a plain function; an async one cannot be waited for at a login")
+        raise _refuse("password", password, "must be a plain function; an async one cannot be awaited at a login")
 
 
 def _called(function: object) -> object:
@@ -211,16 +211,16 @@ def _check_one_of(security: Security, one: str, other: str) -> None:
     if not given:
         raise _refuse(one, None, f"give {one} or {other} with mechanism={security.mechanism!r}")
     if len(given) == 2:
-        raise _refuse(one, getattr(security, one), f"cannot stand beside {other}: leave one of them out")
+        raise _refuse(one, getattr(security, one), f"cannot be combined with {other}: leave one of them out")
 
 
 def _context(security: Security) -> ssl.SSLContext:
     if security.certificate_file is None:
         for name in ("key_file", "key_password", "key_password_file"):
-            _refuse_without(security, name, "certificate_file beside it")
+            _refuse_without(security, name, "certificate_file as well")
     if security.key_password is not None and security.key_password_file is not None:
         raise _refuse(
-            "key_password", security.key_password, "cannot stand beside key_password_file: leave one of them out"
+            "key_password", security.key_password, "cannot be combined with key_password_file: leave one of them out"
         )
     certificates = Certificates(
         security.ca_file,
@@ -255,7 +255,7 @@ def _asking(security: Security) -> Callable[[], Awaitable[str | Token]]:
     if security.token is not None:
         return security.token
     file = cast("str | Path", security.token_file)
-    read_secret("Security token_file", file)  # that there is one
+    read_secret("Security token_file", file)  # checks that it exists
     return functools.partial(_read_token, file)
 
 
@@ -271,6 +271,6 @@ def _current(security: Security) -> Callable[[], str]:
 
 def _ask(function: Callable[[], str]) -> str:
     if not is_sendable(found := function()):
-        allowed = "its function must return a non-empty text in UTF-8"
+        allowed = "its function must return a non-empty string in UTF-8"
         raise ConfigurationError("Security password", Hidden(found), allowed)
     return found

@@ -1,4 +1,4 @@
-"""Passwords and tokens: read anew whenever somebody logs in, and shown to nobody."""
+"""Passwords and tokens: read again at each login, and never shown."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = [
     "TokenSource",
     "hidden",
     "is_sendable",
-    "keep_logins_to_ourselves",
     "read_secret",
+    "suppress_login_logs",
 ]
 
 TOKEN_TIMEOUT: Final = 10.0
-"""Seconds that a function may take for a token; a connection waits for it meanwhile."""
+"""Seconds that a token function may take, while a connection waits for it."""
 _EARLY: Final = 0.2
-"""Part of its life before a token's end in which it is not used for a new connection any more."""
+"""Last part of a token's lifetime in which it is not used for new connections."""
 
 
 class Hidden:
-    """Stands for a secret in a message: only its type is told."""
+    """Replaces a secret in a message: shows only its type."""
 
     def __init__(self, secret: object) -> None:
         self._type = "str" if isinstance(secret, str) else type(secret).__name__
@@ -42,18 +42,18 @@ class Hidden:
 
 
 class Password(str):
-    """A password as Kafka clients take it, a text; whoever prints it sees stars. ``renewed``: as it is by now."""
+    """A password as a str for Kafka clients, which prints as stars."""
 
     _current: Callable[[], str] | None
 
     def __new__(cls, text: str, current: Callable[[], str] | None = None) -> Self:
-        """``current``: gives the text as it is by now; None: it never changes."""
+        """``current`` returns the current password; None: it never changes."""
         made = super().__new__(cls, text)
         made._current = current
         return made
 
     def renewed(self) -> Password:
-        """Raises what reading it raises."""
+        """The current password. Raises what reading it raises."""
         return self if self._current is None else Password(self._current(), self._current)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class Password(str):
 
 
 def hidden(options: Mapping[str, object]) -> dict[str, object]:
-    """Options of a Kafka client, with a password among them that shows itself to nobody."""
+    """Options of a Kafka client, in which a password never shows itself."""
     return {
         name: Password(value) if str(name).endswith("password") and type(value) is str else value
         for name, value in options.items()
@@ -78,7 +78,7 @@ def hidden(options: Mapping[str, object]) -> dict[str, object]:
 
 
 def is_sendable(value: object) -> bool:
-    """Whether it is a text, with something in it, that UTF-8 can hold: what came out of a variable may not be one."""
+    """Whether it is a non-empty str that can be encoded as UTF-8, which an environment variable may not be."""
     if not (isinstance(value, str) and value):
         return False
     try:
@@ -89,39 +89,39 @@ def is_sendable(value: object) -> bool:
 
 
 def read_secret(option: str, file: str | Path) -> str:
-    """The text of a file, without the line end behind it. Raises ConfigurationError."""
+    """The text of a file without trailing line ends. Raises ConfigurationError."""
     try:
         text = Path(file).read_text(encoding="utf-8-sig").rstrip("\r\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(option, str(file), f"cannot be read ({_cause(error)}); give a text file") from None
     if not text:
-        raise ConfigurationError(option, str(file), "is empty; the file holds the secret and nothing else")
+        raise ConfigurationError(option, str(file), "is empty; the file must contain the secret and nothing else")
     return text
 
 
 def _cause(error: Exception) -> str:
-    return error.strerror or str(error) if isinstance(error, OSError) else "no text in UTF-8"
+    return error.strerror or str(error) if isinstance(error, OSError) else "not UTF-8 text"
 
 
 class _NoLogins(logging.Filter):
-    """Leaves out what aiokafka writes of requests that log in, and of their answers: passwords and tokens."""
+    """Drops aiokafka's log lines about login requests and their answers, which contain passwords and tokens."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether it is about something else."""
+        """Whether to log the record."""
         return not any(type(arg).__name__.startswith("SaslAuthenticate") for arg in record.args or ())
 
 
 _NO_LOGINS: Final = _NoLogins()
 
 
-def keep_logins_to_ourselves() -> None:
-    """Put the filter on aiokafka's logger of connections. Once is enough; more often does no harm."""
+def suppress_login_logs() -> None:
+    """Add the filter to aiokafka's logger of connections. May be called again."""
     logging.getLogger("aiokafka.conn").addFilter(_NO_LOGINS)
 
 
 class Token(NamedTuple):
-    """A token and when it ends: what a token function may return instead of the bare text, so that it is asked for
-    once, and not for each connection."""
+    """A token with its expiry time. If a token function returns this instead of a str, it is called once, and not for
+    each connection."""
 
     text: str
     expires: float
@@ -132,13 +132,13 @@ class Token(NamedTuple):
 
 
 class NoToken(OSError):
-    """None could be had. An OSError, as Kafka clients expect of what fails while they connect."""
+    """No token was available. An OSError, as Kafka clients expect for a failed connection."""
 
 
 class TokenSource:
-    """Asks for tokens. Looks to aiokafka like one of its token providers.
+    """Provides tokens, as one of aiokafka's token providers.
 
-    With a :class:`Token` the same is given until a fifth of its life is left; a text is asked for at each connection.
+    A :class:`Token` is reused until a fifth of its lifetime is left. Otherwise ``ask`` is called for each connection.
     """
 
     def __init__(self, ask: Callable[[], Awaitable[str | Token]], extensions: dict[str, str] | None = None) -> None:
@@ -151,18 +151,17 @@ class TokenSource:
         return "<TokenSource>"
 
     async def token(self) -> str:
-        """A token for a new connection. Raises NoToken, whatever the function raises, and when it takes more than ten
-        seconds."""
+        """A token for a new connection. Raises NoToken for whatever the function raises, and after ten seconds."""
         if self._kept is not None and self._is_good():
             return self._kept.text
-        # Connections that are made at the same moment each ask: that is rare, and none waits for another's failure.
+        # Concurrent connections each ask. That is rare, and a failure then affects only one.
         try:
             async with asyncio.timeout(TOKEN_TIMEOUT) as limit:
                 found = await self._ask()
         except asyncio.CancelledError as error:
             if (task := asyncio.current_task()) is None or task.cancelling():
                 raise
-            # Not us: something it waited for, as a task that several calls share. It would end aiokafka's own tasks.
+            # Not this task was cancelled, but one that the function awaits. CancelledError would end aiokafka's tasks.
             raise NoToken("no token: what the token function waited for was cancelled") from error
         except Exception as error:
             if limit.expired():
@@ -170,7 +169,7 @@ class TokenSource:
             raise NoToken(f"no token: {type(error).__name__}: {text_of(error)}") from error
         text = found.text if isinstance(found, Token) else found
         if not is_sendable(text):
-            raise NoToken(f"no token: the token function returned {type(text).__name__}, not a text or a Token")
+            raise NoToken(f"no token: the token function returned {type(text).__name__}, not a str or a Token")
         if isinstance(found, Token):
             self._keep(found)
         return text
@@ -178,20 +177,21 @@ class TokenSource:
     def _keep(self, token: Token) -> None:
         expires: object = token.expires
         if isinstance(expires, bool) or not isinstance(expires, int | float):
-            raise NoToken(f"no token: its end is {type(expires).__name__}, not a number of seconds since the epoch")
+            raise NoToken(f"no token: its expiry is {type(expires).__name__}, not a number of seconds since the epoch")
         used_for = (expires - time.time()) * (1 - _EARLY)
         self._kept = token
         self._good_until, self._good_until_steady = time.time() + used_for, steady_time() + used_for
 
     def _is_good(self) -> bool:
-        """By both clocks. Its end is a time of the wall clock, and a machine that sleeps counts by that alone; but one
-        that was put back would make an ended token good again. One that was put forward costs a new token."""
+        """Whether the token is valid by both clocks. The expiry is in wall-clock time, and only the wall clock advances
+        while a machine sleeps. But if it is set back, an expired token would seem valid. Setting it forward costs a new
+        token."""
         return time.time() < self._good_until and steady_time() < self._good_until_steady
 
     def refused(self) -> None:
-        """The broker did not take it: ask for another one the next time."""
+        """The broker refused the token: ask for another one the next time."""
         self._kept = None
 
     def extensions(self) -> dict[str, str]:
-        """SASL extensions (KIP-342), sent beside the token."""
+        """SASL extensions (KIP-342) to send with the token."""
         return self._extensions

@@ -1,4 +1,4 @@
-"""Certificates: read, checked when an option names them, and read again when their files change."""
+"""Certificates: read, checked at construction of the options, and read again when their files change."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ __all__ = ["Certificates", "RenewingContext"]
 
 
 class Certificates:
-    """The files of one side. ``key_password``: of an encrypted key, or ``key_password_file``. Raises
-    ConfigurationError, naming the option."""
+    """The certificate files of a client. Raises ConfigurationError, naming the option."""
 
     def __init__(
         self,
@@ -32,14 +31,14 @@ class Certificates:
         self.key_password_file = key_password_file
 
     def load(self, context: ssl.SSLContext) -> None:
-        """Whom to trust, and who we are."""
+        """Load the trusted certificates, and this client's certificate, into the context."""
         if self.ca_file is not None:
             _readable("ca_file", self.ca_file)
             try:
                 context.load_verify_locations(cafile=self.ca_file)
             except (ssl.SSLError, OSError) as error:
                 raise ConfigurationError(
-                    "ca_file", str(self.ca_file), f"holds no certificates in PEM format ({_reason(error)})"
+                    "ca_file", str(self.ca_file), f"contains no certificates in PEM format ({_reason(error)})"
                 ) from None
         if self.certificate_file is not None and self.key_file is not None:
             _readable("certificate_file", self.certificate_file)
@@ -53,7 +52,7 @@ class Certificates:
 
         def password() -> str:
             nonlocal asked
-            asked = True  # without a function OpenSSL asks on the terminal
+            asked = True  # without a function OpenSSL would ask on the terminal
             return str.__str__(key_password or "")
 
         try:
@@ -65,7 +64,7 @@ class Certificates:
                         "key_file", str(key), "is encrypted: give key_password or key_password_file"
                     ) from None
                 raise ConfigurationError(
-                    "key_password", Hidden(key_password), f"does not open key_file={str(key)!r}"
+                    "key_password", Hidden(key_password), f"does not decrypt key_file={str(key)!r}"
                 ) from None
             if getattr(error, "reason", "") == "KEY_VALUES_MISMATCH":
                 raise ConfigurationError(
@@ -78,16 +77,16 @@ class Certificates:
             ) from None
 
     def changed(self) -> object:
-        """Something that is another one when a file was replaced."""
+        """A value that changes when a file is replaced."""
         files = (self.ca_file, self.certificate_file, self.key_file, self.key_password_file)
         return tuple(None if file is None else _stamp(file) for file in files)
 
 
 class RenewingContext(ssl.SSLContext):
-    """A client's context that reads its files again when they have changed, for the connections after that.
+    """A client's context that reads its files again when they have changed, for later connections.
 
-    It is the face of another one, which is made anew each time: a context forgets no authority that it was told of, and
-    keeps half of what could not be loaded.
+    It delegates to another context, which is replaced each time: a context cannot remove authorities, and is left
+    partially changed when loading fails.
     """
 
     _certificates: Certificates
@@ -96,7 +95,7 @@ class RenewingContext(ssl.SSLContext):
 
     @classmethod
     def of(cls, certificates: Certificates, *, check_hostname: bool) -> Self:
-        """With the defaults of ``ssl.create_default_context``. Raises ConfigurationError."""
+        """A context with the defaults of ``ssl.create_default_context``. Raises ConfigurationError."""
         context = cls(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         if sys.version_info >= (3, 13):
@@ -111,21 +110,21 @@ class RenewingContext(ssl.SSLContext):
 
     @property
     def has_certificate(self) -> bool:
-        """Whether the other side can know who this is."""
+        """Whether the client has a certificate."""
         return self._certificates.certificate_file is not None
 
     def renew(self) -> None:
-        """Take new files, if there are any. Raises ConfigurationError; what was loaded before stays then."""
+        """Load changed files, if there are any. Raises ConfigurationError, and then keeps what was loaded before."""
         if (now := self._certificates.changed()) != self._seen:
             self._loaded = self._load()
             self._seen = now
 
     def wrap_bio(self, *args: Any, **options: Any) -> ssl.SSLObject:
-        """As its base does, for asyncio."""
+        """Used by asyncio."""
         return self._loaded.wrap_bio(*args, **options)
 
     def wrap_socket(self, *args: Any, **options: Any) -> ssl.SSLSocket:
-        """As its base does, for clients that block."""
+        """Used by blocking clients."""
         return self._loaded.wrap_socket(*args, **options)
 
     def _load(self) -> ssl.SSLContext:

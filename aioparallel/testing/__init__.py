@@ -1,19 +1,19 @@
-"""Brokers for tests and demos, checkers of what is guaranteed, and an in-memory Kafka. All of it is public.
+"""Brokers for tests and demos, checkers of the guarantees, and an in-memory Kafka. Everything here is public.
 
 ::
 
-    brokers/          real ones: librdkafka's mock cluster, Apache Kafka as processes, in Docker
-    memory/           a broker, a client and a producer in memory
-    processes/        processes that cannot outlive us
-    checkers.py       is anything lost, does anything overtake
-    event_log.py      what handlers did, in a file that outlives their process
-    filling.py        topics filled fast, in a planned order
-    loop_holds.py     what holds an event loop, and how long
+    brokers/          real brokers: librdkafka's mock cluster, Apache Kafka as processes or in Docker
+    memory/           an in-memory broker, client and producer
+    processes/        processes that end with this one
+    checkers.py       check that no record is lost and that keys stay in order
+    event_log.py      records what handlers do, in a file that survives their process
+    filling.py        fills topics fast, in a planned order
+    loop_holds.py     measures which callbacks hold an event loop, and how long
     pytest_plugin.py  fixtures
-    local_kafka.py    ``python -m aioparallel.testing.local_kafka``: Apache Kafka for people who try things out
+    local_kafka.py    ``python -m aioparallel.testing.local_kafka``: Apache Kafka for experiments
 
-Nothing here is imported before it is used: the pytest plugin loads this package in every pytest run of an
-environment that has ``aioparallel``.
+Modules are imported on first use, because pytest loads this package for its plugin in every environment that has
+``aioparallel``.
 """
 
 from __future__ import annotations

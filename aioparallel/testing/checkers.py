@@ -1,7 +1,7 @@
-"""Checkers of what the consumer guarantees: each key in order, no record lost.
+"""Checkers of the consumer's guarantees: each key in order, no record lost.
 
-Feed them from a handler, or from a log that handlers wrote, and ask at the end. They are plain objects: no I/O, no
-clock, no lock; memory grows with the number of keys (order) and of records (delivery), not with time.
+Feed them in a handler, or from a log that handlers wrote, and check at the end. They are plain objects without I/O,
+clock or lock. Their memory grows with the number of keys (order) and of records (delivery), not with time.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = [
 ]
 
 SHOWN: Final = 10
-"""How many findings an error message lists."""
+"""Most findings to list in an error message."""
 
 Rule = Literal["overlap", "backwards", "skipped"]
 
 
 class Violation(NamedTuple):
-    """A record that ran when it must not have.
+    """A record that started when it must not.
 
     ``rule`` is ``"overlap"`` (another record of its lane was in flight), ``"backwards"`` (a later one of its lane had
-    run before) or ``"skipped"`` (the lane went on, though a crash had interrupted an earlier one). ``previous`` is that
+    run) or ``"skipped"`` (the lane continued, although a crash had interrupted an earlier one). ``previous`` is the
     other record's offset.
     """
 
@@ -55,8 +55,9 @@ class Violation(NamedTuple):
 class OrderStatistics:
     """Counts since the checker was made.
 
-    ``started``: starts of a handler; of them ``retries`` ran the lane's last offset again, ``reruns`` one from before a
-    crash or a reassignment (or out of order), ``unordered`` had no lane. ``lanes``: lanes seen.
+    ``started``: starts of a handler. Of these, ``retries`` repeated the lane's last offset, ``reruns`` repeated an
+    offset from before a crash or a reassignment (or out of order), and ``unordered`` had no lane. ``lanes``: lanes
+    seen.
     """
 
     started: int
@@ -68,26 +69,26 @@ class OrderStatistics:
 
 
 class _LaneProgress:
-    """Where one lane stands."""
+    """The progress of one lane."""
 
     __slots__ = ("highest", "in_flight", "incarnation", "interrupted", "last")
 
     def __init__(self, incarnation: tuple[int, int]) -> None:
         self.incarnation = incarnation
-        self.last = -1  # the offset started last in this incarnation
-        self.highest = -1  # the highest offset started in any
+        self.last = -1  # the offset that started last in this incarnation
+        self.highest = -1  # the highest offset that started in any incarnation
         self.in_flight: int | None = None
-        self.interrupted: int | None = None  # in flight when the process crashed, and not seen again yet
+        self.interrupted: int | None = None  # in flight when the process crashed, and not started again yet
 
     def enter(self, incarnation: tuple[int, int]) -> None:
-        """From now on the lane may begin anew. A crash ended its handler; a reassignment did not."""
+        """The lane may start again from an earlier offset. A crash ended its handler; a reassignment did not."""
         if incarnation[0] != self.incarnation[0] and self.in_flight is not None:
             self.interrupted, self.in_flight = self.in_flight, None
         self.incarnation = incarnation
         self.last = -1
 
     def fault(self, offset: int) -> tuple[Rule, int] | None:
-        """The rule that a start of ``offset`` breaks now, and the other record's offset."""
+        """The rule that starting ``offset`` would break now, and the other record's offset."""
         if self.in_flight is not None:
             return "overlap", self.in_flight
         if offset < self.last:
@@ -97,7 +98,7 @@ class _LaneProgress:
         return None
 
     def start(self, offset: int) -> None:
-        """A handler runs for ``offset``."""
+        """The handler for ``offset`` starts."""
         if self.interrupted is not None and offset >= self.interrupted:
             self.interrupted = None
         self.in_flight = self.last = offset
@@ -105,16 +106,16 @@ class _LaneProgress:
 
 
 class OrderChecker:
-    """Is each lane's order kept? A lane is a key of a partition, or with ``order="partition"`` the partition itself.
+    """Checks that each lane is in order. A lane is a key of a partition, or with ``order="partition"`` the partition.
 
-    In a lane the next record starts only after the one before has ended, and offsets ascend; the same offset may start
-    again (a retry). Records without a key have no order by key and are only counted.
+    In a lane the next record starts only after the previous one has ended, and offsets ascend. The same offset may
+    start again (a retry). Records without a key have no order by key and are only counted.
 
-    After a crash, and when a partition comes back, records above the committed offset run again. Say so with
-    :meth:`crashed` or :meth:`reassigned`: from there a lane may begin anew from an earlier offset; such starts are
-    counted as ``reruns``. A record whose handler the crash interrupted must run again before later ones of its lane.
+    After a crash, and when a partition returns, records above the committed offset run again. Call :meth:`crashed` or
+    :meth:`reassigned`; from then on a lane may start again from an earlier offset, which counts as ``reruns``. A record
+    that the crash interrupted must run again before later ones of its lane.
 
-    Tell events in the order in which they happened.
+    Report events in the order in which they happened.
     """
 
     def __init__(self, order: Literal["key", "partition"] = "key") -> None:
@@ -141,14 +142,14 @@ class OrderChecker:
         lane.start(offset)
 
     def ended(self, key: bytes | None, partition: int, offset: int, *, topic: str = "") -> None:
-        """The handler returned or raised: the record is not in flight any more."""
+        """The handler returned or raised: the record is no longer in flight."""
         lane = self._lane(topic, partition, key)
         if lane is not None and lane.in_flight == offset:
             lane.in_flight = None
 
     @contextlib.contextmanager
     def handling(self, record: Record) -> Iterator[None]:
-        """``started`` and ``ended`` around a handler's body."""
+        """Wraps a handler's body in ``started`` and ``ended``."""
         self.started(record.key, record.partition, record.offset, topic=record.topic)
         try:
             yield
@@ -156,11 +157,11 @@ class OrderChecker:
             self.ended(record.key, record.partition, record.offset, topic=record.topic)
 
     def crashed(self) -> None:
-        """The process ended without warning, and its handlers with it; what follows comes from the next one."""
+        """The process ended without warning, including its handlers. Later events are from the next process."""
         self._crashes += 1
 
     def reassigned(self, partition: int, *, topic: str = "") -> None:
-        """The partition was revoked or lost, and came back to the same process; handlers may still run."""
+        """The partition was revoked or lost, and returned to the same process. Handlers may still run."""
         self._reassignments[topic, partition] += 1
 
     def statistics(self) -> OrderStatistics:
@@ -175,7 +176,7 @@ class OrderChecker:
         )
 
     def check(self) -> None:
-        """Raises AssertionError, naming the first records, when the order of a lane was broken."""
+        """Raise AssertionError, naming the first records, if the order of a lane was violated."""
         if self.violations:
             findings = _listed(self.violations)
             raise AssertionError(f"{len(self.violations)} of {self._started} starts were out of order:\n{findings}")
@@ -198,8 +199,8 @@ RecordId = TypeVar("RecordId", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class DeliveryStatistics:
-    """How many different records were produced and handled, how many of those handled were never produced
-    (``unknown``) or not handled (``lost``), and how often one was handled again (``duplicates``)."""
+    """The number of different records that were produced and handled; of handled records that were never produced
+    (``unknown``); of produced records that were not handled (``lost``); and of repetitions (``duplicates``)."""
 
     produced: int
     handled: int
@@ -209,9 +210,9 @@ class DeliveryStatistics:
 
 
 class DeliveryChecker(Generic[RecordId]):
-    """Was each record that was produced handled, and how often?
+    """Checks that each produced record was handled, and how often.
 
-    A record is known by whatever the test chooses, hashable: ``(topic, partition, offset)``, or an id in its value.
+    The test identifies records by anything hashable: ``(topic, partition, offset)``, or an id in the value.
     """
 
     def __init__(self) -> None:
@@ -223,19 +224,19 @@ class DeliveryChecker(Generic[RecordId]):
         self._produced.add(record)
 
     def handled(self, record: RecordId) -> None:
-        """The handler ended well for this record."""
+        """The handler succeeded for this record."""
         self._handled[record] += 1
 
     def lost(self) -> set[RecordId]:
-        """Produced, and not handled (yet: a test waits for this set to become empty, with a deadline)."""
+        """Records produced and not handled (yet): a test waits until this set is empty, with a deadline."""
         return self._produced - self._handled.keys()
 
     def unknown(self) -> set[RecordId]:
-        """Handled, and never produced."""
+        """Records handled but never produced."""
         return self._handled.keys() - self._produced
 
     def duplicates(self) -> dict[RecordId, int]:
-        """How many times more than once each record was handled, where it was."""
+        """Records that were handled more than once, with the number of repetitions."""
         return {record: times - 1 for record, times in self._handled.items() if times > 1}
 
     def statistics(self) -> DeliveryStatistics:
@@ -249,8 +250,8 @@ class DeliveryChecker(Generic[RecordId]):
         )
 
     def check(self, max_duplicates: int | None = None) -> None:
-        """Raises AssertionError when a record was lost, or was never produced; with ``max_duplicates`` also when more
-        handlings than that were repetitions (0: exactly once; default: any number, at least once)."""
+        """Raise AssertionError if a record was lost or never produced, or if there were more than ``max_duplicates``
+        repetitions (0: exactly once; default: any number, at least once)."""
         counts = self.statistics()
         if counts.lost:
             raise AssertionError(f"{counts.lost} of {counts.produced} records were lost:\n{_listed(self.lost())}")

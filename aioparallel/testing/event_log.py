@@ -1,12 +1,13 @@
-"""What handlers did, in a file that outlives the process that writes it.
+"""Records what handlers do, in a file that survives the process that writes it.
 
-Each process writes a file of its own, through shared memory: what was written stays when the process is killed with
-SIGKILL, and can be read meanwhile. A handler that notes its beginning and its end costs a third of a microsecond more;
-one that must not pay even that stores words itself, see :attr:`EventLog.words`.
+Each process writes its own file, through shared memory. So the file is complete even after a SIGKILL, and can be read
+while it is written. Logging the start and the end of a handler costs a third of a microsecond. A handler for which that
+is too much stores words itself, see :attr:`EventLog.words`.
 
-The file is a row of 64-bit words, little-endian. The first is the number of words of an event: 1, or 2 with times. The
-first word of an event is ``kind << 62 | partition << 44 | offset``, the second the time (CLOCK_MONOTONIC, nanoseconds:
-one clock for all processes of a machine); it is written before the first. A first word of 0 is the end.
+The file is a sequence of 64-bit words, little-endian. The first word is the number of words per event: 1, or 2 with
+times. The first word of an event is ``kind << 62 | partition << 44 | offset``. The second is the time (CLOCK_MONOTONIC
+in nanoseconds, which is one clock for all processes of a machine), and is written before the first. A first word of 0
+is the end.
 """
 
 from __future__ import annotations
@@ -32,76 +33,76 @@ PARTITION_SHIFT: Final = 44
 PARTITION_MASK: Final = (1 << KIND_SHIFT - PARTITION_SHIFT) - 1
 OFFSET_MASK: Final = (1 << PARTITION_SHIFT) - 1
 _GROWTH: Final = 1 << 20
-"""Words by which a file grows that is full. What is not written takes no room on the disk."""
+"""Words by which a full file grows. Unwritten words take no disk space."""
 
 
 class EventKind(enum.IntEnum):
     """What happened to a record."""
 
     BEGAN = 1
-    """Its handler was called."""
+    """The handler was called."""
     ENDED = 2
-    """Its handler returned."""
+    """The handler returned."""
     FAILED = 3
-    """Its handler raised, or was cancelled."""
+    """The handler raised, or was cancelled."""
 
 
 class Event(NamedTuple):
-    """One thing that happened."""
+    """An event of a record."""
 
     kind: EventKind
     partition: int
     offset: int
     at: int = 0
-    """CLOCK_MONOTONIC in nanoseconds; 0 where the log has no times."""
+    """CLOCK_MONOTONIC in nanoseconds; 0 if the log has no times."""
 
 
 class EventLog:
     """Writes the events of one process to a new file, from one thread. A context manager that closes it.
 
-    ``times``: whether each event has its time. ``room``: events that fit before the file grows, which takes 50
-    microseconds. Raises FileExistsError: a log that is there already is another process's.
+    ``times``: whether events have times. ``room``: events that fit before the file grows, which takes 50 microseconds.
+    Raises FileExistsError, because an existing log belongs to another process.
     """
 
     def __init__(self, path: Path, *, times: bool = False, room: int = _GROWTH) -> None:
         if sys.byteorder != "little":
-            raise NotImplementedError("event logs are written on little-endian machines only")
+            raise NotImplementedError("event logs are only written on little-endian machines")
         self._file = path.open("x+b")
         self._times = times
         self._grow((1 + times) * (room + 1))
         self.at = 1
-        """Where the next event goes, in :attr:`words`."""
+        """Index of the next event in :attr:`words`."""
 
     def _grow(self, words: int) -> None:
         self._file.truncate(words * _WORD)
         self._memory = mmap.mmap(self._file.fileno(), words * _WORD)
         self.words = memoryview(self._memory).cast("Q")
-        """The file. Who stores words into it directly (``words[at] = word_of(...)``) keeps count itself, within the
-        room that was asked for."""
+        """The content of the file. Code that stores words directly (``words[at] = word_of(...)``) must track the index
+        itself, and stay within ``room``."""
         self.words[0] = 1 + self._times
 
     @staticmethod
     def word_of(kind: int, partition: int, offset: int) -> int:
-        """The first word of an event. Raises ValueError for a place that does not fit."""
+        """The first word of an event. Raises ValueError if the partition or offset is too large."""
         if partition > PARTITION_MASK or offset > OFFSET_MASK:
             raise ValueError(f"partition {partition}, offset {offset} does not fit into an event")
         return kind << KIND_SHIFT | partition << PARTITION_SHIFT | offset
 
     def began(self, partition: int, offset: int) -> None:
-        """The handler of this record was called. Raises ValueError beyond partition 262,143 and offset 2^44 - 1."""
+        """The record's handler was called. Raises ValueError beyond partition 262,143 or offset 2^44 - 1."""
         self._write(1, partition, offset)
 
     def ended(self, partition: int, offset: int) -> None:
-        """It returned."""
+        """The record's handler returned."""
         self._write(2, partition, offset)
 
     def failed(self, partition: int, offset: int) -> None:
-        """It raised, or was cancelled."""
+        """The record's handler raised, or was cancelled."""
         self._write(3, partition, offset)
 
     @contextlib.contextmanager
     def handling(self, record: Record) -> Iterator[None]:
-        """``began``, and ``ended`` or ``failed``, around a handler's body."""
+        """Wraps a handler's body in ``began``, and ``ended`` or ``failed``."""
         self.began(record.partition, record.offset)
         try:
             yield
@@ -121,7 +122,7 @@ class EventLog:
         self.at = at + 1 + self._times
 
     def close(self) -> None:
-        """Write nothing more. What was written is in the file already."""
+        """Stop writing. All events are in the file already."""
         if not self._file.closed:
             self._release()
             self._file.close()
@@ -140,34 +141,34 @@ class EventLog:
 
 
 class EventTail:
-    """Reads an event log while another process writes it, or afterwards."""
+    """Reads an event log, while another process writes it or afterwards."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._at = 0  # words read
 
     def new(self) -> list[Event]:
-        """The events since the last call, oldest first; none while there is no file. Raises ValueError where it is no
-        event log."""
+        """The events since the last call, oldest first; none if there is no file yet. Raises ValueError if the file is
+        not an event log."""
         return [self._event(words) for words in self.new_words()]
 
     def _event(self, words: tuple[int, ...]) -> Event:
         word = words[0]
         if not word >> KIND_SHIFT:
-            raise ValueError(f"{self._path} is no event log")
+            raise ValueError(f"{self._path} is not an event log")
         partition = word >> PARTITION_SHIFT & PARTITION_MASK
         return Event(EventKind(word >> KIND_SHIFT), partition, word & OFFSET_MASK, words[1] if words[1:] else 0)
 
     def new_words(self) -> Iterator[tuple[int, ...]]:
-        """The same as the words of each event, for millions of them."""
+        """The same as the words of each event, for logs with millions of events."""
         if not self._path.exists():
             return
         with self._path.open("rb") as file:
             width = int.from_bytes(file.read(_WORD), "little")
             if not width:
-                return  # made this moment
+                return  # just created
             if width > 2:
-                raise ValueError(f"{self._path} is no event log")
+                raise ValueError(f"{self._path} is not an event log")
             self._at = self._at or 1
             while True:
                 file.seek(self._at * _WORD)
@@ -183,7 +184,7 @@ class EventTail:
 
 
 def read_events(path: Path) -> list[Event]:
-    """All events of a log, oldest first. Raises ValueError where it is no event log."""
+    """All events of a log, oldest first. Raises ValueError if the file is not an event log."""
     return EventTail(path).new()
 
 
@@ -193,8 +194,8 @@ def replay(
     order: OrderChecker | None = None,
     delivery: DeliveryChecker[tuple[int, int]] | None = None,
 ) -> None:
-    """Tell the checkers what a log says. ``key_of(partition, offset)``: the key of that record. Handled, for
-    ``delivery``, are records whose handler ended, by partition and offset."""
+    """Feed the events of a log to the checkers. ``key_of(partition, offset)``: the key of that record. For
+    ``delivery``, records whose handler ended count as handled, identified by partition and offset."""
     for kind, partition, offset, _ in events:
         if order is not None:
             if kind is EventKind.BEGAN:

@@ -1,8 +1,8 @@
-"""Apache Kafka for people who try things out, until Ctrl-C.
+"""Apache Kafka for experiments, until Ctrl-C.
 
-``python -m aioparallel.testing.local_kafka`` runs a broker, with ``--brokers 3`` three, with ``--port 9092`` where
-other programs look for one; ``--user alice:wonderland`` adds listeners with TLS and logins, and prints what to copy;
-``--prepare`` only fetches the jars, and has Java keep what it knows of their classes: brokers start sooner by it.
+``python -m aioparallel.testing.local_kafka`` runs one broker, with ``--brokers 3`` three, with ``--port 9092`` on the
+usual port. ``--user alice:wonderland`` adds listeners with TLS and logins, and prints options to copy. ``--prepare``
+only fetches the jars and archives their classes, so that brokers start faster.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "--prepare", action="store_true", help="fetch the jars into the cache, archive their classes, and end"
     )
     parser.add_argument("--brokers", type=int, default=1, help="how many to run; default 1")
-    parser.add_argument("--port", type=int, help="where the first listens, the others behind it; default: free ones")
-    parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="may log in; repeatable")
+    parser.add_argument("--port", type=int, help="the first broker's port, the others follow; default: free ones")
+    parser.add_argument("--user", action="append", default=[], metavar="NAME:PASSWORD", help="a user; repeatable")
     options = parser.parse_args(arguments)
     try:
         if options.prepare:
@@ -60,16 +60,16 @@ def _user(text: str) -> tuple[str, str]:
 
 
 def _lines_to_copy(secured: Secured) -> str:
-    """For a program, and for the command line; what each user needs for each listener."""
+    """The options of the first user for each listener, for programs and for the command line."""
     user, password = next(iter(secured.users.items()))
-    written = f"password={password!r}"  # which is in no repr, and was typed here
+    written = f"password={password!r}"  # the repr hides the password, which was typed here
     lines = [
         f"  {secured.bootstrap_servers(one)}  {repr(secured.security(one)).replace('password=<str>', written)}"
         for one in secured.listeners
     ]
     return "\n".join(
         [
-            "For programs, where to connect, and security=...",
+            "For programs: the bootstrap servers, and security=...",
             *lines,
             "For `aioparallel dlq` in other terminals:",
             "",

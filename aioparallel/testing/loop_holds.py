@@ -1,8 +1,8 @@
-"""How long each callback holds the event loop, measured from inside, and which ones hold it longest.
+"""Measures how long each callback holds the event loop, and which ones hold it longest.
 
-Plain asyncio runs every callback (the step of a task, a timer, data that came) through ``Handle._run``; timing that
-with the thread's own CPU clock tells what the program holds, without the turns that the operating system gives to other
-processes meanwhile. uvloop's handles cannot be timed so, but its callbacks are the same ones.
+asyncio runs every callback (a step of a task, a timer, received data) through ``Handle._run``. Timing that with the CPU
+clock of the thread measures the program alone, without the time that the operating system gives to other processes.
+uvloop's handles cannot be timed like this, but its callbacks are the same.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Final
 __all__ = ["Hold", "LoopHolds"]
 
 Hold = tuple[float, float, float, str]
-"""CPU seconds, wall seconds, of them seconds of garbage collection, what was run."""
+"""CPU seconds, wall seconds, seconds of garbage collection among the CPU seconds, and the callback."""
 
 _KEPT: Final = 20
 
 
 class LoopHolds:
-    """The longest holds of the loop, in seconds of CPU of its thread.
+    """The longest holds of the loop, in CPU seconds of its thread.
 
-    A garbage collection falls into whichever callback sets it off; its time is noted beside it. Holds shorter than
-    ``noted`` seconds are not told.
+    A garbage collection runs within the callback that triggers it, and its time is listed separately. Holds shorter
+    than ``noted`` seconds are ignored.
     """
 
     def __init__(self, noted: float = 0.002) -> None:
@@ -41,7 +41,7 @@ class LoopHolds:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """Times every callback of every plain asyncio loop meanwhile."""
+        """Time every callback of every asyncio loop during the block."""
         original = asyncio.Handle._run
         clock, wall = time.thread_time, time.perf_counter
 
@@ -78,11 +78,11 @@ class LoopHolds:
             self._longest = sorted(self._longest, reverse=True)[:_KEPT]
 
     def longest(self) -> list[Hold]:
-        """The longest holds, longest first; one of nothing where there are none."""
+        """The longest holds, longest first; a hold of 0 s if there are none."""
         return sorted(self._longest, reverse=True)[:_KEPT] or [(0.0, 0.0, 0.0, "nothing")]
 
     def report(self) -> dict[str, object]:
-        """The longest holds, and how many collections of each generation there were, with the longest of each."""
+        """The longest holds, and the number and longest time of collections by generation."""
         return {
             "callbacks": self._callbacks,
             "total": self._total,

@@ -1,20 +1,20 @@
-"""Pytest fixtures that bring a Kafka broker.
+"""Pytest fixtures with Kafka brokers.
 
 ==================  =======  ================================================================================
-fixture             scope    what it is
+fixture             scope    description
 ==================  =======  ================================================================================
 ``kafka_broker``    session  the broker chosen by ``--kafka-broker`` (or the ini option ``kafka_broker``)
-``local_kafka``     session  Apache Kafka as a JVM process; the same one as ``kafka_broker`` where that is local
+``local_kafka``     session  Apache Kafka as a JVM process; the same one as ``kafka_broker`` if that is local
 ``kafka_cluster``   session  Apache Kafka as three brokers, each a JVM process, and a controller
-``secured_kafka``   session  Apache Kafka with TLS and logins; ``kafka.secured.security()`` is of its user ``alice``
+``secured_kafka``   session  Apache Kafka with TLS and logins; ``kafka.secured.security()`` is for its user ``alice``
 ``embedded_broker``  session  librdkafka's mock cluster in this process
-``kafka_topic``     test     ``await kafka_topic(partitions=8)`` makes a topic of its own on ``kafka_broker``
+``kafka_topic``     test     ``await kafka_topic(partitions=8)`` makes a new topic on ``kafka_broker``
 ==================  =======  ================================================================================
 
-Where Apache Kafka cannot be started, tests that use it are skipped; in CI (the variable ``CI`` is set) and with
+If Apache Kafka cannot be started, tests that use it are skipped. In CI (the variable ``CI`` is set) and with
 ``--kafka-broker=local`` they fail.
 
-Every pytest run in an environment with ``aioparallel`` imports this module, so it imports nothing it need not.
+Every pytest run in an environment with ``aioparallel`` imports this module, so it imports as little as possible.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ __all__ = [
 CHOICES: Final = ("auto", "local", "docker", "embedded")
 _OPTION: Final = "kafka_broker"
 _STARTED: Final = pytest.StashKey[dict[str, str]]()
-"""What was started in this session, by name: a line for the terminal of each broker."""
+"""The brokers started in this session: a line for the terminal summary of each."""
 
 _FIXTURES: Final = {"local": "local_kafka", "docker": "_docker_kafka", "embedded": "embedded_broker"}
 
@@ -56,39 +56,39 @@ _topic_numbers = itertools.count(1)
 
 
 class TopicMaker(Protocol):
-    """What the fixture ``kafka_topic`` is."""
+    """The fixture ``kafka_topic``."""
 
     def __call__(self, partitions: int = 1, configs: Mapping[str, str] | None = None) -> Awaitable[str]:
-        """Make a topic that no other test has; its name."""
+        """Make a new topic and return its name."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The command line option and its ini counterpart."""
+    """Add the command line option and its ini counterpart."""
     text = "the broker behind the fixture kafka_broker: auto, local (Apache Kafka as a JVM process), docker, embedded"
     parser.getgroup("kafka").addoption("--kafka-broker", choices=CHOICES, dest=_OPTION, help=text)
     parser.addini(_OPTION, text, default="auto")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a wrong ini value before any test runs."""
+    """Refuse an invalid ini value before any test runs."""
     config.stash[_STARTED] = {}
     if (preference := _preference(config)) not in CHOICES:
         raise pytest.UsageError(f"ini option kafka_broker={preference!r}: must be one of {', '.join(CHOICES)}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    """Say which brokers the tests ran against."""
+    """Report the brokers that the tests used."""
     for line in config.stash[_STARTED].values():
         terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
 def kafka_broker(request: pytest.FixtureRequest) -> Broker:
-    """The broker of this test session, started; which one is said at the end of the run."""
+    """The broker of this test session. The summary at the end of the run names it."""
     from aioparallel.testing.brokers.choice import choose_broker  # noqa: PLC0415 - see the module
 
     choice = choose_broker(cast("Preference", _preference(request.config)))
-    # The fixture of that kind starts its own: the one that tests asking for it by kind share.
+    # Uses the fixture of that kind, so that tests which request it by kind share the broker.
     broker = cast("Broker", request.getfixturevalue(_FIXTURES[choice.broker.kind]))
     _note(request.config, broker, f" ({choice.reason})")
     return broker
@@ -96,20 +96,20 @@ def kafka_broker(request: pytest.FixtureRequest) -> Broker:
 
 @pytest.fixture(scope="session")
 def local_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    """Apache Kafka in a JVM process of its own, one for the test session."""
+    """Apache Kafka in a JVM process, one for the test session."""
     yield from _running_kafka(request.config, 1)
 
 
 @pytest.fixture(scope="session")
 def kafka_cluster(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    """Three brokers of Apache Kafka, one cluster for the test session. A test that kills or pauses one brings it
-    back."""
+    """Three brokers of Apache Kafka, one cluster for the test session. A test that kills or pauses a broker must bring
+    it back."""
     yield from _running_kafka(request.config, 3)
 
 
 @pytest.fixture(scope="session")
 def secured_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
-    """Apache Kafka with listeners for TLS and logins beside the plain one, and a user ``alice``."""
+    """Apache Kafka with additional listeners for TLS and logins, and a user ``alice``."""
     from aioparallel.testing.brokers.secured import Secured  # noqa: PLC0415 - see the module
 
     yield from _running_kafka(request.config, 1, Secured({"alice": "wonderland"}))
@@ -117,7 +117,7 @@ def secured_kafka(request: pytest.FixtureRequest) -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="session")
 def embedded_broker(request: pytest.FixtureRequest) -> Iterator[EmbeddedBroker]:
-    """librdkafka's mock cluster, one for the test session. One member a group; see EmbeddedBroker for its limits."""
+    """librdkafka's mock cluster, one for the test session. One member per group; see EmbeddedBroker for its limits."""
     from aioparallel.testing.brokers.embedded import EmbeddedBroker  # noqa: PLC0415 - see the module
 
     with EmbeddedBroker() as broker:
@@ -172,7 +172,7 @@ def _note(config: pytest.Config, broker: Broker, reason: str = "") -> None:
 
 
 def _reporter(config: pytest.Config) -> Callable[[str], None]:
-    """Writes to the terminal although pytest captures: fetching Kafka may take a minute."""
+    """A function that writes to the terminal although pytest captures output: fetching Kafka may take a minute."""
 
     def report(text: str) -> None:
         terminal = config.pluginmanager.get_plugin("terminalreporter")

@@ -99,11 +99,11 @@ class Impostor:
 
 
 IMPOSTORS = [
-    (Impostor("PLAIN", b"surprise"), "could not prove itself"),
-    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=1"), "it asks for 1 iterations of SCRAM"),
-    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=2000000000"), "it asks for 2000000000 iterations of SCRAM"),
+    (Impostor("PLAIN", b"surprise"), "could not prove its identity"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=1"), "it requires 1 SCRAM iterations"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=2000000000"), "it requires 2000000000 SCRAM iterations"),
     (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b"v=AAAA"), "Server sent wrong signature"),
-    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b""), "could not prove itself"),
+    (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b""), "could not prove its identity"),
     (Impostor("SCRAM-SHA-256", b"e=unknown-user"), "the login is refused: unknown-user"),
     (Impostor("SCRAM-SHA-256", b"r=NONCEme,s=c2FsdA==,i=4096", b"e=invalid-proof"), "refused: invalid-proof"),
     (Impostor("OAUTHBEARER", b'{"status":"invalid_token"}'), "the token is refused"),

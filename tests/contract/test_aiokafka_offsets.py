@@ -238,7 +238,7 @@ async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
 
 async def test_an_id_that_the_coordinator_does_not_know_is_not_an_empty_group() -> None:
     """The broker that told it may be behind: it is asked for anew."""
-    answer, old, new = offset_messages._FetchResponse_v10, b"o" * 16, b"n" * 16
+    answer, old, new = offset_messages._FetchRequest_v10.RESPONSE_TYPE, b"o" * 16, b"n" * 16
     told = [{"topic": old}, {"topic": new}]
 
     async def ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
@@ -253,7 +253,9 @@ async def test_an_id_that_the_coordinator_does_not_know_is_not_an_empty_group() 
 async def test_each_position_is_committed_for_the_topic_that_it_is_of() -> None:
     """One of them may be of the topic before still: that is refused, alone."""
     old, new = b"o" * 16, b"n" * 16
-    answer = offset_messages._CommitResponse_v10(0, [(old, [(0, 100, {})], {}), (new, [(1, 0, {})], {})], {})
+    answer = offset_messages._CommitRequest_v10.RESPONSE_TYPE(
+        0, [(old, [(0, 100, {})], {}), (new, [(1, 0, {})], {})], {}
+    )
     offsets, fake, _ = offsets_answered(answer)
     sent = {ONE: Committed(1, "", 0, old), TWO: Committed(2, "", 0, new)}
     assert await offsets.commit(sent, GENERATION, 1.0) == {ONE: CommitFault.REFUSED, TWO: None}

@@ -44,12 +44,12 @@ CONNECTION: list[tuple[Mapping[str, object], str, str]] = [
     ({"sasl_mechanism": "OAUTHBEARER"}, "sasl_oauth_token_provider", "aiokafka.abc.AbstractTokenProvider"),
     ({"sasl_oauth_token_provider": str}, "sasl_oauth_token_provider", "aiokafka.abc.AbstractTokenProvider"),
     ({"sasl_kerberos_service_name": None}, "sasl_kerberos_service_name", "a text"),
-    ({"ssl_context": TLS}, "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it'),
-    ({"ssl_context": TLS, **LOGIN}, "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it'),
-    (LOGIN, "sasl_plain_username", 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT" beside it'),
+    ({"ssl_context": TLS}, "ssl_context", 'also needs security_protocol="SSL" or "SASL_SSL"'),
+    ({"ssl_context": TLS, **LOGIN}, "ssl_context", 'also needs security_protocol="SSL" or "SASL_SSL"'),
+    (LOGIN, "sasl_plain_username", 'also needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT"'),
     ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism", 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT"'),
-    ({"sasl_plain_password": "secret"}, "sasl_plain_password", "nobody logs in without"),
-    ({"sasl_oauth_token_provider": Tokens()}, "sasl_oauth_token_provider", "nobody logs in without"),
+    ({"sasl_plain_password": "secret"}, "sasl_plain_password", "otherwise there is no login"),
+    ({"sasl_oauth_token_provider": Tokens()}, "sasl_oauth_token_provider", "otherwise there is no login"),
     ({"client_id": 3}, "client_id", "a text"),
     ({"client_id": "x" * 32_768}, "client_id", "at most 32,767 bytes"),
     ({"metadata_max_age_ms": "abc"}, "metadata_max_age_ms", "milliseconds, 1 to 2,147,483,647"),
@@ -121,7 +121,7 @@ def test_names_are_texts(whose: str) -> None:
     """Any other name is refused as such."""
     options = cast("Mapping[str, object]", {5: 1})
     given = "Producing client_options" if whose == "producer" else "client_options"
-    with pytest.raises(ConfigurationError, match=rf"^name in {given}=5: names of options are texts"):
+    with pytest.raises(ConfigurationError, match=rf"^name in {given}=5: names of options are strings"):
         consumer({}, options) if whose == "producer" else consumer(options)
 
 

@@ -169,7 +169,7 @@ async def test_what_cannot_be_written_fails_alone(cluster: AiokafkaCluster) -> N
     assert sizes == [True, False, False]
     assert "bytes large and max_request_size is 1,000" in reasons[0]
     assert "headers" in reasons[1]
-    assert "cannot be written as a record" in reasons[2]
+    assert "cannot be encoded as a record" in reasons[2]
     assert [record.value for record in await cluster.records(topic)] == [b"good"]
 
 

@@ -18,7 +18,7 @@ from aiokafka.protocol.metadata import MetadataResponse_v5
 from aioparallel.clients.aiokafka import metadata_updates
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.metadata_messages import Metadata, _MetadataResponse
+from aioparallel.clients.aiokafka.metadata_messages import Metadata, _MetadataResponse_v13
 from aioparallel.codes import ErrorCode
 from aioparallel.errors import ClusterChanged, ConfigurationError
 from tests.support.clusters.aiokafka_member import unique
@@ -89,7 +89,7 @@ class Server:
         if version < 13:
             return cast("bytes", MetadataResponse_v5(0, brokers, self.cluster_id, 1, []).encode())
         flexible: list[object] = [(*broker, {}) for broker in brokers]
-        return b"\0" + cast("bytes", _MetadataResponse(0, flexible, self.cluster_id, 1, [], self.code, {}).encode())
+        return b"\0" + cast("bytes", _MetadataResponse_v13(0, flexible, self.cluster_id, 1, [], self.code, {}).encode())
 
 
 class Stage:

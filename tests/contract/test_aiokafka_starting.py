@@ -95,7 +95,7 @@ async def test_a_broker_that_is_away_is_told_now_and_then(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With its address, and since when. Metadata is asked for ten times a second: the log is not to be full of that."""
-    monkeypatch.setattr(metadata_updates, "_TELL_AGAIN", 1.0)
+    monkeypatch.setattr(metadata_updates, "_LOG_INTERVAL", 1.0)
 
     def told() -> list[str]:
         return [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "no_metadata"]

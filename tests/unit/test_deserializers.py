@@ -104,7 +104,7 @@ class TestJson:
             (b'"4111-secret \xff"', "not utf-8 at byte 13: invalid start byte"),
             ('{"a": 1}'.encode("utf-16"), "not utf-8 at byte 0"),
             (b'\xef\xbb\xbf{"a": 1}', "not JSON: Unexpected UTF-8 BOM"),
-            (b"9" * 5000, "a number has more digits than Python takes"),
+            (b"9" * 5000, "a number has more digits than Python accepts"),
             (b"[" * 100_000, "nested too deeply"),
         ],
     )

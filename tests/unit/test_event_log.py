@@ -145,5 +145,5 @@ def test_what_is_no_event_log_is_told(tmp_path: Path, content: bytes) -> None:
     """By the file's name."""
     path = tmp_path / "events"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match="events is no event log"):
+    with pytest.raises(ValueError, match="events is not an event log"):
         read_events(path)

@@ -52,7 +52,7 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
     ({"protocol": "PLAINTEXT"}, "leave security out for it"),
     ({"protocol": "SSL", "ca_file": "none"}, "Security ca_file='none': cannot be read: No such file"),
     ({"protocol": "SSL", "ca_file": "{}"}, "cannot be read: Is a directory"),
-    ({"protocol": "SSL", "ca_file": "{}/nonsense"}, "holds no certificates in PEM format"),
+    ({"protocol": "SSL", "ca_file": "{}/nonsense"}, "contains no certificates in PEM format"),
     ({"protocol": "SSL", "ca_file": 7}, "must be the path of a file"),
     ({"protocol": "SSL", "certificate_file": "none"}, "Security certificate_file='none': cannot be read"),
     ({"protocol": "SSL", "certificate_file": "{}/me.crt"}, "one of them is not in PEM format"),
@@ -64,9 +64,9 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
     ({"protocol": "SSL", "certificate_file": "{}/locked.pem"}, "is encrypted: give key_password or key_password_file"),
     (
         {"protocol": "SSL", "certificate_file": "{}/locked.pem", "key_password": "no"},
-        "key_password=<str>: does not open",
+        "key_password=<str>: does not decrypt",
     ),
-    ({"protocol": "SSL", "key_file": "{}/me.key"}, "key_file=.*needs certificate_file beside it"),
+    ({"protocol": "SSL", "key_file": "{}/me.key"}, "key_file=.*needs certificate_file as well"),
     ({"protocol": "SSL", "key_password": "open"}, "key_password=<str>: needs certificate_file"),
     ({"protocol": "SSL", "check_hostname": 0}, "must be True or False"),
     ({"protocol": "SSL", "mechanism": "PLAIN"}, 'needs protocol="SASL_SSL" or "SASL_PLAINTEXT"'),
@@ -79,18 +79,18 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
     ({"protocol": "SASL_SSL", "mechanism": "GSSAPI"}, "mechanism='GSSAPI': must be one of"),
     ({"protocol": "SASL_SSL", "mechanism": "PLAIN"}, "username=None: is needed with mechanism='PLAIN'"),
     ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me"}, "give password or password_file"),
-    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": ""}, "must be a non-empty text"),
-    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": ""}, "must be a non-empty text"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": ""}, "must be a non-empty string"),
+    ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": ""}, "must be a non-empty string"),
     ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": _token}, "must be a plain function"),
     (
         {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": lambda: None},
-        "password=<NoneType>: its function must return a non-empty text",
+        "password=<NoneType>: its function must return a non-empty string",
     ),
     ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password_file": "none"}, "cannot be read"),
     ({"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password_file": "{}/empty"}, "is empty"),
     (
         {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password_file": "{}/binary"},
-        "no text in UTF-8",
+        "not UTF-8 text",
     ),
     (
         {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": "x", "token": _token},
@@ -98,15 +98,15 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
     ),
     ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}, "give token or token_file"),
     ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": lambda: "x"}, "must be an async function"),
-    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "token_file": "x"}, "cannot stand beside"),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "token_file": "x"}, "be combined with"),
     (
         {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "username": "me"},
         "OAUTHBEARER takes token",
     ),
-    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "extensions": {"a": 1}}, "mapping of texts"),
+    ({"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "extensions": {"a": 1}}, "of strings"),
     (
         {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": _token, "extensions": {"auth": "x"}},
-        "names are of letters, but not auth",
+        "names are letters, but not auth",
     ),
     (
         {
@@ -115,7 +115,7 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
             "token": _token,
             "extensions": {"a": "b\x01auth=Bearer c"},
         },
-        "values of visible ASCII",
+        "values are visible ASCII",
     ),
     (
         {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER", "token": MagicMock()},
@@ -124,7 +124,7 @@ WRONG: list[tuple[Mapping[str, object], str]] = [
     ({"protocol": "SSL", "ca_file": "a\0b"}, "must be the path of a file"),
     (
         {"protocol": "SASL_SSL", "mechanism": "PLAIN", "username": "me", "password": "secret\udce9"},
-        "password=<str>: must be a non-empty text in UTF-8",
+        "password=<str>: must be a non-empty string in UTF-8",
     ),
 ]
 
@@ -333,7 +333,7 @@ async def test_a_token_function_may_do_anything() -> None:
         await TokenSource(forgets).token()
     with pytest.raises(NoToken, match="what the token function waited for was cancelled"):
         await TokenSource(is_cancelled).token()
-    with pytest.raises(NoToken, match="its end is NoneType"):
+    with pytest.raises(NoToken, match="its expiry is NoneType"):
         await TokenSource(knows_no_end).token()
     source = TokenSource(of_bytes)
     for _ in range(2):

@@ -1,39 +1,39 @@
 """The aiokafka client, and every private access to aiokafka that it needs (aiokafka 0.14).
 
-aiokafka's public calls are not enough: ``getmany`` polls, may not yield and cannot take a quota for each
-partition; ``commit`` retries for ever and takes whatever generation is current when it is sent; ``committed``
-hides the text stored beside the offset. What is used instead is declared in ``internals.py``, one protocol for
-each class of aiokafka; ``tests/contract/test_aiokafka_private.py`` fails when aiokafka changes any of it.
+aiokafka's public methods are not sufficient. ``getmany`` polls, may not yield to the loop and has no quota per
+partition. ``commit`` retries for ever, with the generation that is current when it sends. ``committed`` does not return
+the commit metadata. ``internals.py`` declares what is used instead, as one protocol for each class of aiokafka.
+``tests/contract/test_aiokafka_private.py`` fails when aiokafka changes any of it.
 
 ::
 
-    client.py      AiokafkaClient, the interface: each call with its deadline
-    settings.py    options in, a configured consumer out
+    client.py      AiokafkaClient, the client interface: each call with its deadline
+    settings.py    turns options into a configured consumer
     fetching.py    one walk over the fetched data, with a quota for each partition
-    membership.py  aiokafka's callbacks turned into assigned, revoked and lost
-    static_member.py  two processes with one group_instance_id; ``heartbeats.py``: heartbeats that name it
-    offsets.py     commits with a generation, committed offsets with their texts
+    membership.py  turns aiokafka's callbacks into assigned, revoked and lost
+    static_member.py  two processes with one group_instance_id; ``heartbeats.py``: heartbeats that carry it
+    offsets.py     commits with a generation; committed offsets with their metadata
     metadata.py    topics and log ends, without creating topics
-    connecting.py  finding a broker that answers, and closing whatever there is
-    connector.py   makes connections while the client runs, and replaces them before their login ends
-    secure_connection.py  one connection: secrets as they are now, refused tokens told
-    trust.py       TLS and logins that fail, in words
-    errors.py      aiokafka's errors in our words
-    log_noise.py   log lines that mean nothing to the user
-    internals.py   what of aiokafka is used
+    connecting.py  finds a broker that answers; closes clients
+    connector.py   opens connections while the client runs, and replaces them before their login expires
+    secure_connection.py  one connection: reads current secrets, reports refused tokens
+    trust.py       explains failures of TLS and login
+    errors.py      translates aiokafka's errors
+    log_noise.py   suppresses log lines that mean nothing to the user
+    internals.py   the parts of aiokafka that are used
     broker_watch.py  keeps brokers that hang from holding up the others
-    log_ends_watch.py  where logs end, while no fetch tells it
-    checking.py    options checked when constructed
-    log_reading.py partitions read beside the group
-    admin.py       topics and groups looked after; ``admin_internals.py``: what of aiokafka's admin is used
+    log_ends_watch.py  reads log ends while no fetch reports them
+    checking.py    checks options at construction
+    log_reading.py reads partitions outside the group
+    admin.py       manages topics and groups; ``admin_internals.py``: the parts of aiokafka's admin client it uses
 
-    producer.py            AiokafkaProducer; how it works is in ``clients/producing/``
-    producer_settings.py   options in, connections out
+    producer.py            AiokafkaProducer; ``clients/producing/`` contains its logic
+    producer_settings.py   turns options into connections
     produce_requests.py    the requests of a producer, one attempt each
-    decoding.py            records of a fetch, as they are asked for
-    encoding.py            outputs written as record batches
-    transaction_requests.py, transaction_messages.py  transactions, whose messages aiokafka does not know
-    producer_internals.py  what of aiokafka is used for producing
+    decoding.py            decodes fetched records on demand
+    encoding.py            encodes outputs as record batches
+    transaction_requests.py, transaction_messages.py  transactions, with messages that aiokafka lacks
+    producer_internals.py  the parts of aiokafka that producing uses
 """
 
 from aioparallel.clients.aiokafka.client import AiokafkaClient

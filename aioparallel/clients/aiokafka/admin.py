@@ -1,8 +1,8 @@
-"""Looking after topics and groups: what is there, creating and deleting, what a group has committed.
+"""Manages topics and groups: listing, creating, deleting, committed offsets.
 
-aiokafka's admin client asks a broker once, waits 40 s for one that hangs, gives most error codes back unread, and
-takes the offsets of a group whose coordinator is still loading for none. Here each call asks again while the trouble
-may pass, until its time is up.
+aiokafka's admin client sends each request once and waits 40 s for a broker that hangs. It returns most error codes
+unchecked, and reports no offsets while a group's coordinator is loading. Here each call retries transient failures
+until its timeout.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ __all__ = ["Admin", "create_topic"]
 T = TypeVar("T")
 
 _AGAIN: Final = 0.02
-"""Seconds until the same is asked again."""
+"""Seconds before a retry."""
 _ONE_BROKER: Final = 5.0
-"""Seconds for the answer of one broker."""
+"""Seconds for one broker's answer."""
 _REFUSED: Final = (
     kafka.ClusterAuthorizationFailedError,
     kafka.GroupAuthorizationFailedError,
@@ -47,11 +47,12 @@ _REFUSED: Final = (
 
 
 class Admin:
-    """Looks after one cluster; an async context manager, connected between entering and leaving.
+    """Manages one cluster. An async context manager: connected between entering and leaving.
 
-    ``options``: those of aiokafka's clients, by their names there; what does not concern connecting is left out.
+    ``options``: options of aiokafka's clients by their names there; those that do not concern connections are ignored.
     ``timeout``: seconds for each call, and for connecting.
-    Every call raises NotAuthorized, ClusterChanged, ClientError and TimeoutError, connecting BrokerUnreachable as well.
+    Every call raises NotAuthorized, ClusterChanged, ClientError and TimeoutError. Connecting also raises
+    BrokerUnreachable.
     """
 
     def __init__(
@@ -101,13 +102,13 @@ class Admin:
     # -- topics
 
     async def topics(self) -> dict[str, int]:
-        """The topics that this user may see, each with its number of partitions."""
+        """The topics visible to this user, with the number of partitions of each."""
 
         async def ask() -> ClusterView:
             try:
                 return await self._admin._client.fetch_all_metadata()
             except kafka.KafkaError as error:
-                # aiokafka says "over all known brokers" and not why; whatever it was, the deadline ends it.
+                # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
                 raise kafka.NodeNotReadyError from error
 
         cluster = await self._answer("asking for the topics", ask)
@@ -125,11 +126,11 @@ class Admin:
             attempts += 1
             _, code, message = (await self._admin.create_topics([topic])).topic_errors[0][:3]
             if code == ErrorCode.TOPIC_ALREADY_EXISTS and attempts > 1:
-                return  # made by an attempt that got no answer
+                return  # created by an earlier attempt whose answer was lost
             if is_passing(kafka.for_code(code)) or issubclass(kafka.for_code(code), _REFUSED):
                 raise kafka.for_code(code)
             if code == ErrorCode.INVALID_REPLICATION_FACTOR and "fenced" in (message or ""):
-                # The controller has not heard of any broker for a session: they were started a moment ago, or hung.
+                # The controller has no active broker: all have just started, or hang.
                 raise kafka.NodeNotReadyError(message)
             if code != ErrorCode.NONE:
                 raise ClientError(
@@ -147,7 +148,7 @@ class Admin:
         await self._answer(f"waiting for the leaders of topic {name!r}", led)
 
     async def delete_topics(self, *names: str) -> None:
-        """Delete them; one that does not exist is gone."""
+        """Delete topics. A missing topic counts as deleted."""
 
         async def delete() -> None:
             for _, code in (await self._admin.delete_topics(list(names))).topic_error_codes:
@@ -157,7 +158,7 @@ class Admin:
         await self._answer(f"deleting {', '.join(names)}", delete, "DELETE on the topic")
 
     async def configs(self, topic: str) -> dict[str, str]:
-        """The topic's configs by name, defaults too."""
+        """The topic's configs by name, including defaults."""
 
         async def describe() -> dict[str, str]:
             (answer,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
@@ -170,7 +171,7 @@ class Admin:
         return await self._answer(f"asking for the configs of {topic}", describe, "DESCRIBE_CONFIGS on the topic")
 
     async def delete_records(self, before: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Delete the records below an offset in each partition; where each log begins now."""
+        """Delete the records below an offset in each partition. Returns the new first offset of each log."""
         wanted = {partition: RecordsToDelete(offset) for partition, offset in before.items()}
         found = await self._answer(
             f"deleting records of {', '.join(map(str, before))}",
@@ -184,8 +185,9 @@ class Admin:
     async def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:
-        """What the group has committed, of these partitions or (the embedded broker does not tell) of all, with the
-        texts beside the offsets; those without an offset are not in the result."""
+        """The group's committed offsets with their metadata, for these partitions or for all.
+
+        Partitions without an offset are left out. The embedded broker does not support None (all partitions)."""
         wanted: defaultdict[str, list[int]] = defaultdict(list)
         for topic, number in partitions or ():
             wanted[topic].append(number)
@@ -206,7 +208,7 @@ class Admin:
         return await self._answer(f"asking for the committed offsets of group {group!r}", ask, "DESCRIBE on the group")
 
     async def delete_group(self, group: str) -> None:
-        """Delete a group without members, and what it has committed; one that does not exist is gone."""
+        """Delete a group without members, and its offsets. A missing group counts as deleted."""
 
         async def delete() -> None:
             node = await self._admin.find_coordinator(group)
@@ -224,7 +226,7 @@ class Admin:
         return self._connected
 
     async def _answer(self, doing: str, ask: Callable[[], Awaitable[T]], right: str = "DESCRIBE on the topic") -> T:
-        """Ask until there is an answer, or trouble that will not pass. ``right``: what a user needs for it."""
+        """Retry until there is an answer or a permanent failure. ``right``: the permission that the user needs."""
         async with deadline(self._timeout, doing):
             while True:
                 if self._broker_watch is not None and self._broker_watch.failure is not None:
@@ -235,7 +237,7 @@ class Admin:
                 except TimeoutError:
                     pass
                 except AttributeError as error:
-                    # Where the metadata has no controller, just after one was killed, aiokafka asks None.
+                    # aiokafka sends to None while the metadata has no controller, e.g. just after one was killed.
                     if error.obj is not None:
                         raise
                 except _REFUSED as error:
@@ -260,7 +262,7 @@ async def create_topic(
     timeout: float,
     replication: int = 1,
 ) -> None:
-    """:meth:`Admin.create_topic` by itself, within ``timeout`` seconds in all."""
+    """:meth:`Admin.create_topic` with a connection of its own, within ``timeout`` seconds in total."""
     doing = f"creating topic {name!r} at {bootstrap_servers}"
     async with deadline(timeout, doing), Admin(bootstrap_servers, timeout=timeout) as admin:
         await admin.create_topic(name, partitions, configs, replication)

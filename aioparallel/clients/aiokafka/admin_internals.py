@@ -1,6 +1,6 @@
-"""What this package uses of aiokafka's admin client; see ``internals.py``."""
+"""The parts of aiokafka's admin client that are used; see ``internals.py``."""
 
-# ruff: noqa: D102 - what each of them does is aiokafka's to say
+# ruff: noqa: D102 - documented by aiokafka
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ __all__ = ["AdminClient", "CreatedTopics", "DeletedTopics"]
 
 
 class CreatedTopics(Protocol):
-    """``aiokafka.protocol.admin.CreateTopicsResponse``: of each topic its name, error code and, but in the oldest
-    version, message."""
+    """``aiokafka.protocol.admin.CreateTopicsResponse``: name, error code and (except in version 0) message of each
+    topic."""
 
     topic_errors: list[tuple[str, int, str]]
 
 
 class DeletedTopics(Protocol):
-    """``aiokafka.protocol.admin.DeleteTopicsResponse``: of each topic its name and error code."""
+    """``aiokafka.protocol.admin.DeleteTopicsResponse``: name and error code of each topic."""
 
     topic_error_codes: list[tuple[str, int]]
 

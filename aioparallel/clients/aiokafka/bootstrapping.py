@@ -1,10 +1,9 @@
-"""The configured addresses of one client, dialled anew when nobody else answers, and the cluster that stands behind
-them.
+"""Reconnects a client through its configured addresses when no known broker answers, and checks the cluster's id.
 
-Kafka's own clients do it since 4.0 (KIP-899, KIP-1102): a cluster may come back with all its brokers at other
-addresses, which the last metadata does not know. Names are resolved at each attempt. What Kafka's clients do not
-look at: that it still is the same cluster. Positions, offset maps, transactions and outputs mean another log there, so
-a client that meets another cluster stops.
+Kafka's clients rebootstrap since 4.0 (KIP-899, KIP-1102): all brokers of a cluster may move to addresses that are not
+in the last metadata. Names are resolved at each attempt. Unlike Kafka's clients, this one checks that the cluster is
+still the same. In another cluster, positions, offset maps, transactions and outputs would refer to other logs, so the
+client stops.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Final, cast
 from aiokafka.conn import collect_hosts
 
 from aioparallel.clients.aiokafka.connector import cut
-from aioparallel.clients.aiokafka.first_answer import given_up
+from aioparallel.clients.aiokafka.first_answer import cancel_all
 from aioparallel.clients.aiokafka.internals import Connection, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import cluster_id_of, error_of
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, open_connection
@@ -26,18 +25,18 @@ from aioparallel.errors import ClusterChanged
 __all__ = ["Bootstrap"]
 
 ROUND: Final = 1.0
-"""Seconds between two rounds, from begin to begin."""
+"""Seconds from the start of one round to the start of the next."""
 _CONNECT: Final = 8.0
-"""Seconds for a connection, TLS and login included: then the name is resolved anew, and dialled again."""
+"""Seconds for a connection, including TLS and login. After that the name is resolved again."""
 _ANSWER: Final = 10.0
-"""Seconds for the metadata after that."""
+"""Seconds for the metadata answer."""
 _OTHERS: Final = 2.0
-"""Seconds that the other addresses get when one of them belongs to another cluster."""
+"""Seconds to wait for the other addresses after one of them turned out to belong to another cluster."""
 
 
 class Bootstrap:
-    """``servers``: ``host:port``, several separated by commas. ``options()``: of a single connection, as they are now.
-    ``cluster_id``: of the cluster that it must be; None: the first that is heard of."""
+    """``servers``: comma-separated ``host:port``. ``options()`` returns the current options of a connection.
+    ``cluster_id``: the expected cluster; None accepts the first one found."""
 
     def __init__(
         self, servers: str, options: Callable[[], Mapping[str, object]], cluster_id: str | None = None
@@ -45,21 +44,20 @@ class Bootstrap:
         self.servers = servers
         self.cluster_id = cluster_id
         self.other_cluster: ClusterChanged | None = None
-        """That the last round has found another cluster, and nothing of ours."""
+        """Set if the last round found another cluster, and not this client's."""
         self.reason = "no answer"
-        """Why the last round has failed."""
+        """Why the last round failed."""
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._next_round = self._loop.time()
 
     @property
     def is_resting(self) -> bool:
-        """Whether the last round began less than a second ago."""
+        """Whether the last round began less than :data:`ROUND` seconds ago."""
         return self._loop.time() < self._next_round
 
     def is_ours(self, cluster_id: str | None) -> bool:
-        """Whether this is the id of the client's cluster; the first that is heard of is it. One that is not told could
-        be any."""
+        """Whether this is the id of the client's cluster. The first known id becomes that id; None always matches."""
         if cluster_id is None:
             return True
         if self.cluster_id is None:
@@ -67,8 +65,10 @@ class Bootstrap:
         return cluster_id == self.cluster_id
 
     async def ask(self, request: object) -> MetadataAnswer | None:
-        """One round: all addresses at once; the first answer that has brokers. None where there is none, for
-        :attr:`reason`, or where there is another cluster: :attr:`other_cluster`. Raises nothing but CancelledError."""
+        """One round: query all addresses at once and return the first answer that has brokers.
+
+        Returns None and sets :attr:`reason` if there is none. Sets :attr:`other_cluster` if another cluster answered.
+        Raises only CancelledError."""
         self._next_round = self._loop.time() + ROUND
         pending = {
             asyncio.create_task(self._ask(host, port, request), name="aioparallel-bootstrap")
@@ -91,13 +91,13 @@ class Bootstrap:
                     elif other is None:
                         other, ends = found, self._loop.time() + _OTHERS
         finally:
-            await given_up(pending)
+            await cancel_all(pending)
         self.other_cluster = None if other is None else ClusterChanged(self.servers, str(self.cluster_id), other)
         self.reason = "; ".join(sorted(set(reasons))) or "no answer"
         return None
 
     async def _ask(self, host: str, port: int, request: object) -> MetadataAnswer | str:
-        """Connect, ask, and close again; what went wrong, for people, in the place of an answer."""
+        """Connect, send the request and close. Returns an error text if no usable answer came."""
         server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         connection: LoggedIn | None = None
         try:
@@ -105,11 +105,11 @@ class Bootstrap:
                 connection = await open_connection(host, port, self._options())
             async with asyncio.timeout(_ANSWER):
                 answer = cast("MetadataAnswer", await connection.send(request))
-        except Exception as error:  # whatever it is, another address may answer
+        except Exception as error:  # of any kind: another address may answer
             return f"{server}: {str(error) or ('no answer' if isinstance(error, TimeoutError) else repr(error))}"
         finally:
             if connection is not None:
                 cut(cast("Connection", connection))
         if error_of(answer) == ErrorCode.REBOOTSTRAP_REQUIRED:
-            return f"{server}: it wants to be asked nothing (REBOOTSTRAP_REQUIRED)"
+            return f"{server}: it refuses requests (REBOOTSTRAP_REQUIRED)"
         return answer if answer.brokers else f"{server}: it knows no brokers yet"

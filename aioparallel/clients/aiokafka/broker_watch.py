@@ -1,16 +1,16 @@
-"""Brokers that hang: their connections stay open, and nothing is answered.
+"""Keeps brokers that hang from holding up the others. A hung broker keeps its connections open and answers nothing.
 
-aiokafka then waits ``request_timeout_ms``, 40 s by default, wherever the silent broker is asked: for metadata it asks
-one broker after the other in random order, the coordinator is looked up at a random one, and while it connects to one
-broker it connects to no other. So one broker of three stops what has nothing to do with it. Here
+aiokafka waits ``request_timeout_ms``, 40 s by default, wherever it uses a hung broker. It asks for metadata at one
+broker after the other in random order, looks up the coordinator at a random one, and opens only one connection at a
+time. So one hung broker of three stops work that does not need it. Therefore:
 
-* metadata requests go to one broker after the other, the next one after a second without an answer;
-* requests that any broker can answer go first to those that have answered;
+* metadata requests go to one broker after the other, to the next one after a second without an answer;
+* requests that any broker can answer go first to brokers that have answered;
 * heartbeats, and other requests that a healthy broker answers at once, have a shorter timeout;
 * a connection attempt, or a wait for a join, ends when the broker is no longer in the metadata;
-* a fetch that takes too long triggers a metadata update: its partitions may have another leader by now;
-* if no known broker answers a metadata request, the configured addresses are asked (``metadata_updates.py``);
-* connecting to one broker does not hold up requests to others: see ``connector.py``.
+* a slow fetch triggers a metadata update, because its partitions may have a new leader;
+* if no known broker answers a metadata request, the configured addresses are queried (``metadata_updates.py``);
+* connecting to one broker does not hold up requests to others (``connector.py``).
 """
 
 from __future__ import annotations
@@ -50,11 +50,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LOOK_UP: Final = 3.0
-"""Seconds for finding a coordinator at one broker."""
+"""Seconds to look up a coordinator at one broker."""
 _LOOK: Final = 3.0
-"""Seconds without an answer to a fetch after which the metadata is looked at, and again each as many."""
-_TAKE_THEIR_TIME: Final = (JoinGroupRequest, SyncGroupRequest)
-"""Answered when all members have come: that says nothing about the broker."""
+"""Seconds between metadata updates while a fetch is unanswered, beyond its maximum wait."""
+_SLOW_BY_DESIGN: Final = (JoinGroupRequest, SyncGroupRequest)
+"""Answered when all members have joined, so a missing answer says nothing about the broker."""
 _HEARTBEAT: Final = "heartbeat"
 _KINDS: Final = {
     FetchRequest: ("fetch",),
@@ -65,13 +65,14 @@ _KINDS: Final = {
 
 
 class BrokerWatch:
-    """Knows which brokers of one client owe an answer, and keeps them from holding up the others.
+    """Tracks which brokers of one client do not answer, and keeps them from holding up the others.
 
-    It wraps four of aiokafka's methods: ``send``, ``_get_conn``, ``get_random_node`` and
-    ``_metadata_update``. ``servers``: as configured. ``heartbeat_timeout``: seconds. ``fetch_wait``: seconds
-    that a broker which is well may keep a fetch waiting. ``rebootstrap_after``: seconds without metadata after which
-    the client begins again. ``cluster_id``: of the cluster that it must be; None: the first it meets.
-    ``on_failure(error)``: called once where it is another one, after which nothing is connected.
+    Wraps four methods of aiokafka: ``send``, ``_get_conn``, ``get_random_node`` and ``_metadata_update``.
+
+    ``servers``: as configured. ``heartbeat_timeout``: seconds. ``fetch_wait``: seconds that a healthy broker may delay
+    the answer to a fetch. ``rebootstrap_after``: seconds without metadata before the client rebootstraps.
+    ``cluster_id``: the expected cluster; None accepts the first one found. ``on_failure(error)`` is called once if
+    another cluster is found; no connection is opened after that.
     """
 
     def __init__(
@@ -98,56 +99,56 @@ class BrokerWatch:
         self._connector = Connector(connections, self._bootstrap.is_ours)
         self._loop = asyncio.get_running_loop()
         self.last_contacts = LastContacts(self._loop.time, _explain)
-        """What was heard of which broker."""
+        """When each broker last answered."""
         self.join_code: int = ErrorCode.NONE
-        """What the last join or sync was answered with."""
+        """Error code of the last answer to a join or sync."""
         self.epochs = FetchedEpochs()
-        """Which leaders wrote what was fetched."""
+        """Leader epochs of the fetched batches."""
         self._metadata = MetadataUpdates(
             connections, self._bootstrap, self._connector, self.brokers, self._ask, rebootstrap_after, on_failure
         )
         connections.send = self.send  # type: ignore[method-assign]
         connections._get_conn = self.get_connection
         connections.get_random_node = self.any_broker  # type: ignore[method-assign]
-        connections._get_conn_lock_value = nullcontext()  # one for each broker here
+        connections._get_conn_lock_value = nullcontext()  # replaced by one lock per broker
 
     @property
     def failure(self) -> ClusterChanged | None:
-        """That there is another cluster in the place of this client's, which has come to its end."""
+        """Set when another cluster has replaced this client's: the client cannot continue."""
         return self._metadata.failure
 
     @property
     def cluster_id(self) -> str | None:
-        """Of the cluster; None before the first answer."""
+        """The cluster's id; None before the first answer."""
         return self._bootstrap.cluster_id
 
     def brokers(self) -> list[int]:
-        """All brokers, in random order, those that owe an answer last."""
+        """All brokers in random order, silent ones last."""
         found = [broker.nodeId for broker in self._connections.cluster.brokers()]
         random.shuffle(found)
         return sorted(found, key=self._silent.__contains__)
 
     def any_broker(self) -> int | None:
-        """Whom to ask what any broker can answer; None while none is known."""
+        """A broker for a request that any broker can answer; None while none is known."""
         return next(iter(self.brokers()), None)
 
     # -- requests
 
     async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
-        """``AIOKafkaClient.send``, with a limit of its own for some requests."""
-        if isinstance(request, _TAKE_THEIR_TIME):
+        """``AIOKafkaClient.send``, with a shorter timeout for some requests."""
+        if isinstance(request, _SLOW_BY_DESIGN):
             try:
                 answer = await self._unless_gone(node_id, self._send(node_id, request, group=group))
             except TimeoutError:
-                raise self._left(node_id, group) from None
+                raise self._close_silent(node_id, group) from None
             self.last_contacts.answered(node_id, _HEARTBEAT)
             self.join_code = cast("JoinAnswer", answer).error_code
             return answer
         with self.last_contacts.asking(node_id, *_KINDS.get(type(request), ())):
             answer = await self._send_in_time(node_id, request, group)
         if isinstance(request, FetchRequest):
-            self.epochs.heard(cast("FetchAnswer", answer))
-            self.last_contacts.heard(
+            self.epochs.add(cast("FetchAnswer", answer))
+            self.last_contacts.end_received(
                 [
                     TopicPartition(topic, entry[0])
                     for topic, entries in cast("FetchAnswer", answer).topics
@@ -164,22 +165,23 @@ class BrokerWatch:
                 async with asyncio.timeout(self._limits.get(type(request))):
                     answer = await self._send(node_id, request, group=group)
             except TimeoutError:
-                raise self._left(node_id, group) from None
+                raise self._close_silent(node_id, group) from None
             except kafka.NodeNotReadyError:
                 raise kafka.NodeNotReadyError(self._connector.reason(node_id)) from None
         self._silent.discard(node_id)
         return answer
 
-    def _left(self, node_id: int, group: int) -> kafka.KafkaError:
+    def _close_silent(self, node_id: int, group: int) -> kafka.KafkaError:
         connection = self._connections._conns.get((node_id, group))
         if connection is not None:
             connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
         return kafka.RequestTimedOutError(f"broker {node_id} does not answer")
 
     async def _unless_gone(self, node: object, answering: Awaitable[T]) -> T:
-        """What may take long though the broker is well. Raises TimeoutError once the metadata does not know the broker
-        any more, or not at this address: its cluster has counted it out, and others have its partitions, or it has
-        moved."""
+        """Wait for something that may take long although the broker is healthy.
+
+        Raises TimeoutError once the broker is no longer in the metadata at the same address: either the cluster has
+        removed it and other brokers lead its partitions, or it has moved."""
         task = asyncio.ensure_future(answering)
         address = self._address(node)
         try:
@@ -199,7 +201,7 @@ class BrokerWatch:
             task.cancel()
 
     def _address(self, node: object) -> tuple[str, int] | None:
-        """Where the metadata has this broker; None where it does not know it."""
+        """The broker's address in the metadata; None if it is not there."""
         broker = self._connections.cluster.broker_metadata(node)
         return None if broker is None else (broker.host, broker.port)
 
@@ -207,16 +209,16 @@ class BrokerWatch:
     def _watching(self, node: object, seconds: float, *, is_fetch: bool = False) -> Iterator[None]:
         timer: asyncio.TimerHandle
 
-        def owes() -> None:
+        def report_silence() -> None:
             nonlocal timer
             if node not in self._silent:
                 self._silent.add(node)
                 logger.info("Broker %s does not answer", node, extra={"action": "broker_silent", "node": node})
             if is_fetch:
                 self._connections.force_metadata_update()
-                timer = self._loop.call_later(seconds, owes)
+                timer = self._loop.call_later(seconds, report_silence)
 
-        timer = self._loop.call_later(seconds, owes)
+        timer = self._loop.call_later(seconds, report_silence)
         try:
             yield
         finally:
@@ -227,7 +229,7 @@ class BrokerWatch:
     async def get_connection(
         self, node_id: object, *, group: int = ConnectionGroup.DEFAULT, no_hint: bool = False
     ) -> Connection | None:
-        """``AIOKafkaClient._get_conn``, with a lock for each broker instead of one for all."""
+        """``AIOKafkaClient._get_conn``, with one lock per broker instead of one for all."""
         if (connection := self._connector.ready(node_id, group)) is not None:
             return connection
         if (old := self._connector.old(node_id, group)) is not None:
@@ -257,7 +259,7 @@ class BrokerWatch:
         try:
             with self._watching(node, NEXT), self.last_contacts.asking(node):
                 answer = cast("MetadataAnswer", await (await self._connected(node)).send(request))
-        except Exception as error:  # whatever it is, another broker may answer, and aiokafka's task must go on
+        except Exception as error:  # of any kind: another broker may answer, and aiokafka's task must continue
             logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})
             return None
         self._silent.discard(node)

@@ -1,7 +1,7 @@
-"""Values of aiokafka's options, checked before anything connects.
+"""Checks the values of aiokafka's options before anything connects.
 
-aiokafka checks some of them when its objects are made, within a running loop, others at the first connection or
-request, and most not at all: then the failure comes again and again from a background task, far from its cause.
+aiokafka checks some of them when its objects are constructed, in a running loop, and others at the first connection or
+request. Most are never checked: a background task then fails again and again, far from the cause.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from aioparallel.security.secret import Hidden
 __all__ = ["MOST", "REBOOTSTRAP_AFTER", "GivenOptions", "check_connection", "rebootstrap_after"]
 
 MOST: Final = 2**31 - 1
-"""The largest number of most fields of the protocol; 24.8 days in milliseconds."""
+"""Largest value of most fields of the protocol; 24.8 days in milliseconds."""
 _LONGEST_TEXT: Final = 32_767
-"""Bytes of a text in the protocol."""
+"""Longest string of the protocol, in bytes."""
 
 REBOOTSTRAP_AFTER: Final = "metadata_recovery_rebootstrap_trigger_ms"
-"""An option that aiokafka does not have, by the name of Kafka's ``metadata.recovery.rebootstrap.trigger.ms``."""
+"""An option that aiokafka does not have, named like Kafka's ``metadata.recovery.rebootstrap.trigger.ms``."""
 _REBOOTSTRAP_AFTER_MS: Final = 300_000
 _SHORTEST_REBOOTSTRAP_MS: Final = 1_000
 
@@ -32,30 +32,30 @@ _PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _MECHANISMS: Final = ("PLAIN", "GSSAPI", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 _SECRET: Final = "sasl_plain_password"
 _SHOWN: Final = frozenset({"sasl_mechanism", "sasl_plain_username"})
-"""Of the options for SASL, those that messages may show; a name with a mistake in it may hold a password, too."""
+"""SASL options whose values messages may show. The value of a misspelled option may be a password."""
 
 
 class GivenOptions:
-    """Options as the user gave them. ``place``: where the one of a name was given, for messages. Each check raises
+    """Options as given by the user. ``place(name)`` says for messages where the option was given. Each check raises
     ConfigurationError."""
 
     def __init__(self, options: Mapping[str, object], place: Callable[[str], str]) -> None:
         self.options = options
         self._place = place
 
-    def refuse(self, name: str, allowed: str, *, beside: str | None = None) -> NoReturn:
-        """Raise. ``beside``: the option that stands where a missing one should stand."""
+    def refuse(self, name: str, allowed: str, *, if_missing: str | None = None) -> NoReturn:
+        """Raise ConfigurationError. ``if_missing``: the option whose place is reported if ``name`` was not given."""
         value = self.options.get(name)
         if value is not None and name.startswith("sasl_") and name not in _SHOWN:
             value = Hidden(value)
-        place = self._place(beside if beside is not None and name not in self.options else name)
+        place = self._place(if_missing if if_missing is not None and name not in self.options else name)
         raise ConfigurationError(f"{place}[{name!r}]", value, allowed)
 
     def names(self, known: Collection[str], ours: Mapping[str, str]) -> None:
-        """Each must be one of ``known``; those in ``ours`` are not the user's to set, with what to use instead."""
+        """Each name must be in ``known``. Names in ``ours`` cannot be set by the user; the value says what to use."""
         for name in self.options:
             if not isinstance(name, str):
-                raise ConfigurationError(f"name in {self._place(name)}", name, "names of options are texts")
+                raise ConfigurationError(f"name in {self._place(name)}", name, "names of options are strings")
             if name in ours:
                 self.refuse(name, ours[name])
             if name not in known:
@@ -65,7 +65,7 @@ class GivenOptions:
     def number(
         self, name: str, default: float, *, least: int = 0, whole: bool = False, optional: bool = False
     ) -> float:
-        """The value, milliseconds or bytes by its name; ``optional``: None is allowed, and gives the default."""
+        """The value in milliseconds or bytes, as the name says. ``optional``: None is allowed and gives the default."""
         value = self.options.get(name, default)
         if value is None and optional:
             return default
@@ -77,7 +77,7 @@ class GivenOptions:
         return value
 
     def text(self, name: str, *, optional: bool = True) -> None:
-        """It must be a text that fits the protocol."""
+        """The value must be a string that fits the protocol."""
         value = self.options.get(name, "")
         if value is None and optional:
             return
@@ -85,19 +85,19 @@ class GivenOptions:
             self.refuse(name, f"a text, at most {_LONGEST_TEXT:,} bytes" + (", or None" if optional else ""))
 
     def truth(self, name: str) -> None:
-        """It must be a bool."""
+        """The value must be a bool."""
         if not isinstance(self.options.get(name, True), bool):
             self.refuse(name, "True or False")
 
     def one_of(self, name: str, allowed: Collection[object], advice: str) -> None:
-        """It must be one of these; a missing one is."""
-        # No set: the value may be of any type.
+        """The value, if given, must be one of these."""
+        # tuple: the value may be unhashable.
         if name in self.options and self.options[name] not in tuple(allowed):
             self.refuse(name, advice)
 
 
 def check_connection(given: GivenOptions) -> None:
-    """Everything that connections are made with: times, TLS, SASL."""
+    """Check everything that concerns connections: times, TLS, SASL."""
     given.text("client_id")
     given.number("metadata_max_age_ms", 1, least=1)
     given.number("request_timeout_ms", 1, least=1)
@@ -110,7 +110,7 @@ def check_connection(given: GivenOptions) -> None:
 
 
 def rebootstrap_after(given: GivenOptions) -> float:
-    """Seconds without metadata after which a client drops its connections and begins again from its addresses."""
+    """Seconds without metadata before a client closes its connections and starts again from its addresses."""
     return given.number(REBOOTSTRAP_AFTER, _REBOOTSTRAP_AFTER_MS, least=_SHORTEST_REBOOTSTRAP_MS) / 1000
 
 
@@ -121,7 +121,7 @@ def _check_tls(given: GivenOptions) -> None:
         given.refuse("ssl_context", "an ssl.SSLContext, as ssl.create_default_context() makes one")
     protocol = given.options.get("security_protocol")
     if protocol in {"SSL", "SASL_SSL"} and context is None:
-        given.refuse("security_protocol", "needs ssl_context beside it, e.g. ssl.create_default_context()")
+        given.refuse("security_protocol", "also needs ssl_context, e.g. ssl.create_default_context()")
 
 
 def _check_sasl(given: GivenOptions) -> None:
@@ -134,12 +134,12 @@ def _check_sasl(given: GivenOptions) -> None:
     given.text("sasl_kerberos_service_name", optional=False)
     provider = options.get("sasl_oauth_token_provider")
     mechanism = options.get("sasl_mechanism", "PLAIN")
-    # aiokafka looks at these two without SASL, too.
+    # aiokafka uses these two even without SASL.
     if (mechanism == "OAUTHBEARER" or provider is not None) and not isinstance(provider, AbstractTokenProvider):
         given.refuse(
             "sasl_oauth_token_provider",
             "an object of a subclass of aiokafka.abc.AbstractTokenProvider",
-            beside="sasl_mechanism",
+            if_missing="sasl_mechanism",
         )
     if mechanism == "GSSAPI" and importlib.util.find_spec("gssapi") is None:
         given.refuse("sasl_mechanism", "needs the package gssapi, which is not installed")
@@ -147,19 +147,17 @@ def _check_sasl(given: GivenOptions) -> None:
         for name in ("sasl_plain_username", _SECRET):
             if options.get(name) is None:
                 advice = f"{mechanism} needs sasl_plain_username and {_SECRET}"
-                given.refuse(name, advice, beside="security_protocol")
+                given.refuse(name, advice, if_missing="security_protocol")
 
 
 def _check_protocol_is_named(given: GivenOptions) -> None:
-    """Settings of TLS or SASL do nothing by themselves: connections would be plain, without a login."""
+    """Settings of TLS or SASL have no effect alone: connections would be plain, without a login."""
     if "security_protocol" in given.options:
         return
     if given.options.get("ssl_context") is not None:
-        given.refuse(
-            "ssl_context", 'needs security_protocol="SSL" or "SASL_SSL" beside it; nothing is encrypted without'
-        )
+        given.refuse("ssl_context", 'also needs security_protocol="SSL" or "SASL_SSL"; otherwise nothing is encrypted')
     for name, value in given.options.items():
         if name.startswith("sasl_") and value is not None:
             given.refuse(
-                name, 'needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT" beside it; nobody logs in without'
+                name, 'also needs security_protocol="SASL_SSL" or "SASL_PLAINTEXT"; otherwise there is no login'
             )

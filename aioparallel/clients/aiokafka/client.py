@@ -1,4 +1,4 @@
-"""AiokafkaClient: the engine's client interface on one AIOKafkaConsumer."""
+"""AiokafkaClient: implements the client interface with one AIOKafkaConsumer."""
 
 from __future__ import annotations
 
@@ -44,11 +44,11 @@ __all__ = ["AiokafkaClient"]
 logger = logging.getLogger(__name__)
 
 _SHORTEST_HEARTBEAT_TIMEOUT: Final = 1.0
-"""Seconds for a heartbeat, however short the session timeout is: brokers and we may be busy."""
+"""Shortest timeout of a heartbeat in seconds, whatever the session timeout: brokers and this process may be busy."""
 
 
 class _Running(NamedTuple):
-    """What exists between start and stop."""
+    """The state between start and stop."""
 
     consumer: Consumer
     broker_watch: BrokerWatch
@@ -63,17 +63,20 @@ class _Running(NamedTuple):
 
 
 class AiokafkaClient:
-    """One member of one group, through aiokafka. See :class:`~aioparallel.group.client.Client` for each call.
+    """One member of one group, through aiokafka. See :class:`~aioparallel.group.client.Client` for each method.
 
-    ``bootstrap_servers``: ``host:port``, several separated by commas.
-    ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds; how long the coordinator waits for
-    heartbeats before it gives the partitions to others, how often they are sent, and how long each member may
-    take to give its partitions away in a rebalance.
-    ``client_options``: options of ``aiokafka.AIOKafkaConsumer`` by their names there: TLS, SASL,
-    ``isolation_level``, ``group_instance_id``, fetch sizes ... Raises ConfigurationError for unknown ones and
-    for those that have an option of ours.
-    ``offset_retention``: seconds that the group's offsets outlive a commit while it has no members; None: as the
-    broker is set, 7 days unless told otherwise.
+    ``bootstrap_servers``: comma-separated ``host:port``.
+
+    ``session_timeout``: seconds without heartbeats after which the coordinator removes the member.
+    ``heartbeat_interval``: seconds between heartbeats. ``rebalance_timeout``: seconds that each member has to give up
+    its partitions in a rebalance.
+
+    ``client_options``: options of ``aiokafka.AIOKafkaConsumer`` by their names there: TLS, SASL, ``isolation_level``,
+    ``group_instance_id``, fetch sizes ... Raises ConfigurationError for unknown options, and for those that have a
+    counterpart in this package.
+
+    ``offset_retention``: seconds that the group's offsets outlive a commit while it has no members. None leaves it to
+    the broker, whose default is 7 days.
     """
 
     def __init__(
@@ -100,7 +103,7 @@ class AiokafkaClient:
         self._membership: Membership | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._woken = False
-        # An exception out of the listener, for fetch to raise.
+        # An exception from the listener, which fetch raises.
         self._failure: Exception | None = None
 
     def __repr__(self) -> str:
@@ -130,7 +133,7 @@ class AiokafkaClient:
             server = await find_broker(
                 settings.bootstrap_servers, settings.connection_options(), timeout - closing, settings.retry_backoff
             )
-            # The one that answers is the one to begin with; after that the cluster tells its brokers itself.
+            # Start with the broker that answers; the cluster's metadata then names the others.
             consumer._client._bootstrap_servers = server
             async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
                 await consumer.start()
@@ -140,18 +143,18 @@ class AiokafkaClient:
         except BaseException:
             await close(consumer, closing)
             raise
-        self._running = self._furnish(consumer, broker_watch)
+        self._running = self._set_up(consumer, broker_watch)
 
-    def _furnish(self, consumer: Consumer, broker_watch: BrokerWatch) -> _Running:
+    def _set_up(self, consumer: Consumer, broker_watch: BrokerWatch) -> _Running:
         fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
         if fetcher is None or coordinator is None:
             raise RuntimeError("aiokafka has started without a fetcher or a coordinator")
         if self._settings.prefetch_backoff is not None:
             fetcher._prefetch_backoff = self._settings.prefetch_backoff
-        # As if a fetch were always going on: else aiokafka leaves the group once none of its own calls was used for
-        # max_poll_interval_ms, which cannot be set beyond 24.8 days.
+        # Pretend that a fetch is always in progress. Otherwise aiokafka leaves the group when none of its own methods
+        # was called for max_poll_interval_ms, whose maximum is 24.8 days.
         subscriptions._fetch_count += 1
-        # Nobody tells a waiting fetch when the task behind it ends.
+        # Wake a waiting fetch when aiokafka's task ends; aiokafka does not.
         fetcher._fetch_task.add_done_callback(lambda _task: self.wake())
         read_committed = consumer._isolation_level == "read_committed"
         ReadReplicas(fetcher, self._settings.fetch_wait)
@@ -175,7 +178,7 @@ class AiokafkaClient:
         return _Running(consumer, broker_watch, fetcher, coordinator, walk, offsets, ends, watch, identity, watching)
 
     async def stop(self, timeout: float) -> None:
-        """Leave the group and close all connections; at most ``timeout`` seconds, raises nothing of its own."""
+        """Leave the group and close all connections, within ``timeout`` seconds. Raises only CancelledError."""
         running, self._running = self._running, None
         if self._membership is not None:
             self._membership.close()
@@ -193,31 +196,32 @@ class AiokafkaClient:
             await close(running.consumer, max(0.0, ends - loop.time()))
 
     async def _leave_while_joining(self, running: _Running, timeout: float) -> None:
-        """Leave the group while the answer to our join is outstanding.
+        """Leave the group while a JoinGroup request is unanswered.
 
-        It is outstanding until every other member has given its partitions away, up to the rebalance timeout, and
-        until then the coordinator reads nothing more from that connection. Without leaving, the group would count on
-        this member and wait for its session to expire. So the request goes over another connection; it ends the join.
+        The coordinator answers it when every other member has given up its partitions, after the rebalance timeout at
+        the latest. Until then it reads nothing more from that connection. If the member did not leave, the group would
+        assign partitions to it and wait for its session to expire. So the LeaveGroup request, which also ends the join,
+        uses another connection.
         """
         coordinator = running.coordinator
         node, member_id = coordinator.coordinator_id, coordinator.member_id
         if not running.consumer._subscription.reassignment_in_progress or node is None or not member_id:
             return
         if coordinator._group_instance_id is not None:
-            return  # a static member comes back under its name
+            return  # a static member returns with the same id
         request = LeaveGroupRequest(self._settings.group_id, member_id)
         with contextlib.suppress(kafka.KafkaError, TimeoutError):
             async with asyncio.timeout(timeout):
                 await running.consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
 
     async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, as the cluster knows them now. Creates nothing."""
+        """All partitions of these topics, queried now. Creates no topic."""
         return await topic_partitions(self._run().consumer, topics, timeout, self._settings.retry_backoff)
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        """Join the group for these topics; returns at once, the listener hears the rest.
+        """Start to join the group for these topics and return at once. The listener gets the assignments.
 
-        A pattern takes in a new topic at the next update of the metadata (``metadata_max_age_ms``, 5 minutes).
+        A pattern matches new topics at the next metadata update (``metadata_max_age_ms``, 5 minutes).
         """
         running = self._run()
         if self._membership is not None:
@@ -240,17 +244,16 @@ class AiokafkaClient:
             running.watch.topics = frozenset(topics)
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk.
+        """Take at most ``quotas[p]`` records of each partition ``p``, and ``most`` in total, in one walk.
 
-        Waits for data or for :meth:`wake`. Gives the loop a turn first: where there is always data, nothing else
-        here would. Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClusterChanged, ClientError, and what the
-        listener raised.
+        Waits for data or for :meth:`wake`. Yields to the loop first: while there is always data, nothing else would.
+        Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClusterChanged, ClientError, and the listener's exception.
         """
         running = self._run()
         await asyncio.sleep(0)
         while self._running is running:
             self._raise_failures(running)
-            # No await between here and the return: what is taken is returned.
+            # No await between here and the return, so that no taken record is lost.
             taken = running.walk.take(quotas, most)
             if taken or self._woken:
                 self._woken = False
@@ -260,7 +263,7 @@ class AiokafkaClient:
 
     async def _data_or_wake(self, fetcher: Fetcher) -> None:
         self._waiter = waiter = fetcher._create_fetch_waiter()
-        # An error set on the waiter by aiokafka waits in check_errors() as well; it is raised from there.
+        # check_errors() raises the same error that aiokafka sets on the waiter.
         with contextlib.suppress(kafka.KafkaError):
             try:
                 await waiter
@@ -268,7 +271,7 @@ class AiokafkaClient:
                 self._waiter = None
 
     def _raise_failures(self, running: _Running) -> None:
-        """Raise what went wrong in the background, once each."""
+        """Raise each failure of a background task once."""
         if self._failure is not None:
             failure, self._failure = self._failure, None
             raise failure
@@ -282,13 +285,13 @@ class AiokafkaClient:
                 doing = f"taking part in group {self._settings.group_id!r}"
                 raise translated(error, doing, running.broker_watch.join_code) from error
             logger.info(
-                "A passing failure in group %s: %r", self._settings.group_id, error, extra={"action": "group_failure"}
+                "A transient failure in group %s: %r", self._settings.group_id, error, extra={"action": "group_failure"}
             )
         if fetching.done():
             raise ClientError("aiokafka has stopped fetching by itself; start a new client")
 
     def wake(self) -> None:
-        """Let the waiting :meth:`fetch` return now; without one, the next returns without waiting."""
+        """Let the waiting :meth:`fetch` return now. If none is waiting, the next one does not wait."""
         self._woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -296,7 +299,7 @@ class AiokafkaClient:
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """One OffsetCommit request, one attempt, fenced with ``generation``; a result for each partition."""
+        """Send one OffsetCommit request, once, fenced with ``generation``. Returns a result for each partition."""
         if self._running is None:
             return dict.fromkeys(offsets, CommitFault.RETRIABLE)
         return await self._running.offsets.commit(offsets, generation, timeout)
@@ -304,63 +307,63 @@ class AiokafkaClient:
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:
-        """The group's committed offsets and texts; partitions without one are not in the result."""
+        """The group's committed offsets with their metadata. Partitions without one are left out."""
         return await self._run().offsets.committed(partitions, timeout)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch this assigned partition from ``offset`` on. Ignored when it is not assigned any more."""
+        """Fetch this partition from ``offset`` on. Ignored if it is no longer assigned."""
         if self._running is not None:
             self._running.walk.seek(partition, offset)
 
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """The first offset each log holds."""
+        """The first offset of each log."""
         return await self._run().ends.beginning(partitions, timeout)
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """The offset the next record will get (under read_committed: the end of what is decided)."""
+        """The offset of the next record; under read_committed, the last stable offset."""
         return await self._run().ends.end(partitions, timeout)
 
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """The offset the next record will get, whatever is decided."""
+        """The offset of the next record, including undecided transactions."""
         return await self._run().ends.written(partitions, timeout)
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
-        """Up to where each log is the one that a leader epoch is of; see the interface."""
+        """Up to which offset each log agrees with the given leader epoch; see the interface."""
         return await self._run().identity.valid_ends(epochs, timeout)
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
-        """The id of each topic, where the cluster tells it."""
+        """The id of each topic, if the cluster provides it."""
         return await self._run().identity.topic_ids(topics, timeout)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
-        """The first offset at or after each time (milliseconds since the epoch); None where there is none."""
+        """The first offset at or after each time (milliseconds since the epoch); None if there is none."""
         return await self._run().ends.at(times, timeout)
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
-        """The end offset that the last fetch response told, without asking the broker; None before one."""
+        """The end offset in the last fetch response, without a request; None before the first."""
         return None if self._running is None else self._running.walk.end_offset_seen(partition)
 
     def written_end_seen(self, partition: TopicPartition) -> int | None:
-        """The same, whatever is decided."""
+        """The same, including undecided transactions."""
         return None if self._running is None else self._running.walk.written_end_seen(partition)
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
-        """Seconds since the end offset was told; None before it was."""
-        return None if self._running is None else self._running.broker_watch.last_contacts.since_heard(partition)
+        """Seconds since an end offset was received; None before the first."""
+        return None if self._running is None else self._running.broker_watch.last_contacts.since_end_received(partition)
 
     @property
     def cluster_id(self) -> str | None:
-        """Of the cluster that it runs on; None where it runs not, or no broker has told it."""
+        """The cluster's id; None while the client is not running, or before a broker has sent it."""
         return None if self._running is None else self._running.broker_watch.cluster_id
 
     def contact(self) -> Contact:
-        """What is heard of the cluster."""
+        """When the brokers last answered."""
         if self._running is None:
             return Contact()
         last_contacts = self._running.broker_watch.last_contacts
@@ -375,7 +378,7 @@ class AiokafkaClient:
         )
 
     def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
-        """Read these partitions from start to end of each span, over connections of their own."""
+        """Read these partitions from start to end of each span, over separate connections."""
         return read_spans(
             spans,
             self._settings.bootstrap_servers,
@@ -385,7 +388,7 @@ class AiokafkaClient:
         )
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
-        """The topic's ``cleanup.policy``; None where the broker does not tell."""
+        """The topic's ``cleanup.policy``; None if the broker does not provide it."""
         return await cleanup_policy(self._run().consumer._client, topic, timeout)
 
     def _run(self) -> _Running:
@@ -398,6 +401,6 @@ class AiokafkaClient:
         self.wake()
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
-        """The group has refused this generation elsewhere."""
+        """Another process has fenced this generation, as an answer of the group shows."""
         if self._membership is not None:
             self._membership.fenced(generation, instance_fenced=instance_fenced)

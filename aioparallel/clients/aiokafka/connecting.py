@@ -1,4 +1,4 @@
-"""Finding a broker that answers, and closing whatever there is."""
+"""Finds a broker that answers, and closes clients."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Final, cast
 
 import aiokafka.errors as kafka
@@ -21,54 +21,54 @@ from aioparallel.clients.aiokafka.secure_connection import open_connection
 from aioparallel.clients.aiokafka.trust import explain_connection_error, look_at_port
 from aioparallel.errors import AuthenticationFailed
 
-__all__ = ["close", "cut_off", "find_broker"]
+__all__ = ["close", "close_or_cut_off", "cut_off", "find_broker"]
 
 logger = logging.getLogger(__name__)
 
 _GRACE: Final = 0.7
-"""Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
+"""Share of the closing time for a clean end; the rest is for cutting off what is left."""
 
 _OTHERS: Final = 2.0
-"""Seconds that the other servers get when one of them cannot be trusted, or does not trust us."""
-_PAUSE: Final = 5.0
-"""Seconds until it is worth telling anew that no broker answers: a refused connection is tried ten times a second."""
+"""Seconds to wait for the other servers after one has failed permanently."""
+_LOG_INTERVAL: Final = 5.0
+"""Seconds between two INFO lines, because a refused connection is retried ten times a second."""
 
 
 async def find_broker(
     bootstrap_servers: str, options: Mapping[str, object], timeout: float, retry_backoff: float
 ) -> str:
-    """``host:port`` of the first of the bootstrap servers that takes a connection, TLS and SASL included.
+    """``host:port`` of the first bootstrap server that accepts a connection, including TLS and SASL.
 
-    aiokafka asks one after the other, with up to 40 s for each, and does not say why they failed; so all are asked
-    at once here, again and again until the time is up: a broker that starts beside us is worth waiting for. A wrong
-    password, or a certificate that nobody trusts, is not.
+    aiokafka tries one server after the other, for up to 40 s each, and does not say why they failed. Here all are tried
+    at once, again and again until the timeout: a broker may still be starting. A wrong password or an untrusted
+    certificate is not retried.
 
-    Raises TimeoutError with the last reason after ``timeout`` seconds; AuthenticationFailed, and ClientError for an
-    event loop that is none for aiokafka, at once.
+    Raises TimeoutError with the last reason after ``timeout`` seconds. Raises AuthenticationFailed at once, and
+    ClientError for an event loop that aiokafka cannot run in.
     """
     refuse_eager_tasks()
-    calm()  # before the first login: what logs in is not for the log
+    calm()  # before the first login, whose log lines must be suppressed
     turned_away: set[str] = set()
     loop = asyncio.get_running_loop()
     ends = loop.time() + timeout
     reason = "no answer"
-    told = float("-inf")
+    last_logged = float("-inf")
     while (left := ends - loop.time()) > 0:
-        knocks = {
-            asyncio.create_task(_knock(host, port, options, left)): f"{host}:{port}"
+        attempts = {
+            asyncio.create_task(_try_server(host, port, options, left))
             for host, port, _ in collect_hosts(bootstrap_servers)
         }
         try:
-            server, reason = await _first_open(knocks, options, turned_away, ends, reason)
+            server, reason = await _first_open(attempts, options, turned_away, ends, reason)
             if server is not None:
                 return server
         finally:
-            await _cancelled(knocks)
-        is_repetition = loop.time() - told < _PAUSE
-        told = told if is_repetition else loop.time()
+            await _cancelled(attempts)
+        is_repetition = loop.time() - last_logged < _LOG_INTERVAL
+        last_logged = last_logged if is_repetition else loop.time()
         logger.log(
             logging.DEBUG if is_repetition else logging.INFO,
-            "No Kafka broker answers yet at %s (%s); trying on",
+            "No Kafka broker answers yet at %s (%s); retrying",
             bootstrap_servers,
             reason,
             extra={"action": "broker_unreachable", "bootstrap_servers": bootstrap_servers},
@@ -78,47 +78,50 @@ async def find_broker(
 
 
 async def _first_open(
-    knocks: Mapping[asyncio.Task[tuple[str, Exception | None]], str],
+    attempts: Iterable[asyncio.Task[tuple[str, Exception | None]]],
     options: Mapping[str, object],
     turned_away: set[str],
     ends: float,
     reason: str,
 ) -> tuple[str | None, str]:
-    """The first server that takes us; None when none did, with the reason. Raises AuthenticationFailed: one is certain
-    that waiting does not mend it, and no other has taken us within two seconds more."""
+    """The first server that accepts a connection; None and the reason if none does.
+
+    Raises AuthenticationFailed if one server failed permanently and no other accepted within two seconds."""
     loop = asyncio.get_running_loop()
-    distrusted: tuple[AuthenticationFailed, Exception] | None = None
-    pending = set(knocks)
+    permanent: tuple[AuthenticationFailed, Exception] | None = None
+    pending = set(attempts)
     while pending:
-        left = None if distrusted is None else max(0.0, ends - loop.time())
+        left = None if permanent is None else max(0.0, ends - loop.time())
         done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
         if not done:
             break
         for server, failure in [task.result() for task in done]:
             if failure is None:
                 return server, reason
-            found = await _certain(failure, server, options, turned_away, ends)
-            if found is not None and distrusted is None:
-                distrusted, ends = (found, failure), min(ends, loop.time() + _OTHERS)
+            found = await _permanent_failure(failure, server, options, turned_away, ends)
+            if found is not None and permanent is None:
+                permanent, ends = (found, failure), min(ends, loop.time() + _OTHERS)
             if not isinstance(failure, TimeoutError) or reason == "no answer":
-                # The last try has little time left: that it got no answer says less than what was said before.
+                # The last attempt is short. Its timeout says less than an earlier reason.
                 reason = f"{server}: {_reason(failure)}"
-    if distrusted is not None:
-        raise distrusted[0] from distrusted[1]
+    if permanent is not None:
+        raise permanent[0] from permanent[1]
     return None, reason
 
 
 class _TurnedAway(kafka.KafkaConnectionError):  # type: ignore[misc]
-    """The broker has said hello, and closed the connection at the first question."""
+    """The broker answered ApiVersions, and closed the connection at the next request."""
 
     def __init__(self) -> None:
         super().__init__("it closes connections that ask for anything")
 
 
-async def _knock(host: str, port: int, options: Mapping[str, object], timeout: float) -> tuple[str, Exception | None]:
-    """Connect, ask something and close again; what went wrong is returned, not raised.
+async def _try_server(
+    host: str, port: int, options: Mapping[str, object], timeout: float
+) -> tuple[str, Exception | None]:
+    """Connect, send a request and close. Returns the failure instead of raising it.
 
-    Who the brokers are, is asked, since a listener that wants a login says hello to everybody.
+    The request is for metadata, because a listener that requires a login answers ApiVersions to everybody.
     """
     server = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
@@ -137,19 +140,20 @@ async def _knock(host: str, port: int, options: Mapping[str, object], timeout: f
     return server, None
 
 
-async def _certain(
+async def _permanent_failure(
     failure: Exception, server: str, options: Mapping[str, object], turned_away: set[str], ends: float
 ) -> AuthenticationFailed | None:
-    """What waiting does not mend, if this is it. ``turned_away``: servers that were seen to do that before."""
+    """The explanation of a failure that will not pass, else None. ``turned_away``: servers that have closed a
+    connection before."""
     if (found := explain_connection_error(failure, server, options)) is not None:
         return found
     if isinstance(failure, _TurnedAway):
-        # Once it may be a broker on its way out.
+        # A single time may be a broker that is shutting down.
         if server in turned_away and "SASL" not in str(options.get("security_protocol")):
             return AuthenticationFailed(
                 server,
-                "it wants a login, and this client has none",
-                'give security=Security("SASL_SSL", mechanism=...), or "SASL_PLAINTEXT" where it speaks no TLS',
+                "it requires a login, and this client has none",
+                'give security=Security("SASL_SSL", mechanism=...), or "SASL_PLAINTEXT" if it does not use TLS',
             )
         turned_away.add(server)
     elif isinstance(failure, kafka.KafkaConnectionError | ConnectionResetError | ssl.SSLError):
@@ -172,35 +176,42 @@ def _reason(failure: Exception) -> str:
 
 
 async def close(consumer: Consumer, timeout: float) -> None:
-    """Leave the group and close all connections, within ``timeout`` seconds; never raises but when cancelled.
+    """Leave the group and close all connections, within ``timeout`` seconds. Raises only CancelledError."""
 
-    aiokafka's own ``stop`` waits for whatever is going on (a join, a broker that does not answer), and can end with a
-    CancelledError that nobody sent. So it runs as a task; what it has not closed in time is cut off.
+    def tasks() -> Iterable[asyncio.Task[object] | None]:
+        if (coordinator := consumer._coordinator) is not None:
+            yield from (coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task)
+        if (fetcher := consumer._fetcher) is not None:
+            yield from (fetcher._fetch_task, *fetcher._pending_tasks)
+
+    await close_or_cut_off(consumer._client, consumer.stop(), timeout, tasks)
+
+
+async def close_or_cut_off(
+    connections: Connections,
+    closing: Coroutine[None, None, None],
+    timeout: float,
+    tasks: Callable[[], Iterable[asyncio.Task[object] | None]] = tuple,
+) -> None:
+    """Run aiokafka's ``closing``, then cut off what it has not closed in time: ``tasks()`` and connections.
+
+    aiokafka's ``stop`` waits for what is in progress (a join, a broker that does not answer), and may raise a
+    CancelledError of its own. So it runs as a task.
     """
-    stopping = asyncio.create_task(consumer.stop())
-    cut_off: list[asyncio.Future[object]] = []
+    stopping = asyncio.create_task(closing)
+    left: list[asyncio.Future[object]] = []
     try:
         await asyncio.wait([stopping], timeout=timeout * _GRACE)
     finally:
-        # Here also when our caller is cancelled: then nothing may be awaited, but nothing stays open either.
-        cut_off = _cut_off(consumer, stopping)
-    if cut_off:
-        logger.debug("Cutting off what aiokafka has not closed", extra={"action": "cut_off", "count": len(cut_off)})
-        await asyncio.wait(cut_off, timeout=timeout * (1 - _GRACE))
-
-
-def _cut_off(consumer: Consumer, stopping: asyncio.Task[None]) -> list[asyncio.Future[object]]:
-    """Cancel each of the consumer's tasks and close each connection that is left; returns what then ends."""
-    tasks: list[asyncio.Task[object] | None] = [cast("asyncio.Task[object]", stopping)]
-    if (coordinator := consumer._coordinator) is not None:
-        tasks += [coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task]
-    if (fetcher := consumer._fetcher) is not None:
-        tasks += [fetcher._fetch_task, *fetcher._pending_tasks]
-    return cut_off(consumer._client, tasks)
+        # Also when the caller is cancelled: nothing may be awaited then, but nothing may stay open.
+        left = cut_off(connections, [cast("asyncio.Task[object]", stopping), *tasks()])
+    if left:
+        logger.debug("Cutting off what aiokafka has not closed", extra={"action": "cut_off", "count": len(left)})
+        await asyncio.wait(left, timeout=timeout * (1 - _GRACE))
 
 
 def cut_off(connections: Connections, tasks: Iterable[asyncio.Task[object] | None]) -> list[asyncio.Future[object]]:
-    """Cancel these tasks and the one for the metadata, close what connections are left; returns what then ends."""
+    """Cancel these tasks and the metadata task, and close remaining connections. Returns what has yet to end."""
     left: list[asyncio.Future[object]] = []
     for task in (*tasks, connections._sync_task):
         if task is None:
@@ -220,6 +231,6 @@ def cut_off(connections: Connections, tasks: Iterable[asyncio.Task[object] | Non
 
 
 def _retrieve(task: asyncio.Future[object]) -> None:
-    """Take note of a task's error, so that asyncio does not report it as never retrieved."""
+    """Retrieve a task's exception, so that asyncio does not report it as never retrieved."""
     if not task.cancelled() and (error := task.exception()) is not None:
         logger.debug("A task of aiokafka ended with an error while closing: %r", error, extra={"action": "close"})

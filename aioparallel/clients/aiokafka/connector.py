@@ -1,9 +1,12 @@
-"""Making the connections of one client, in the place of aiokafka's ``_get_conn``.
+"""Opens the connections of one client, in place of aiokafka's ``_get_conn``.
 
-aiokafka logs why a connection cannot be made, and keeps it to itself: whoever wanted it hears that the node is not
-ready. Here the reason is kept for whoever asks, a refused login is not tried ten times a second (directories lock users
-out for less), a connection whose login is about to end is left for a new one before the broker closes it, and none is
-used before the broker has said that it belongs to this client's cluster: addresses are given to others.
+aiokafka logs why a connection failed, but its caller only learns that the node is not ready. This module
+
+* keeps the reason for the caller;
+* retries a refused login only once a second, because directories lock users out for frequent failures;
+* replaces a connection before its login expires and the broker closes it;
+* uses a connection only after the broker has confirmed that it belongs to this client's cluster, because addresses are
+  reused.
 """
 
 from __future__ import annotations
@@ -26,44 +29,44 @@ __all__ = ["Connector", "cut", "options_of", "stop_connecting"]
 
 logger = logging.getLogger(__name__)
 
-_REST: Final = 1.0
-"""Seconds until a refused login is tried again."""
-_TELL_AGAIN: Final = 10.0
-"""Seconds until it is worth telling anew that a broker cannot be reached, for the same reason."""
+_LOGIN_PAUSE: Final = 1.0
+"""Seconds before a refused login is retried."""
+_LOG_INTERVAL: Final = 10.0
+"""Seconds before the same reason for the same broker is logged as a warning again."""
 _EARLY: Final = 0.1
-"""Part of a login's life before its end in which no request begins."""
+"""Last part of a login's lifetime in which no request begins."""
 _LATEST: Final = 60.0
-"""Seconds of it, at most."""
+"""Upper limit of that part in seconds."""
 _SPARE: Final = 0.25
-"""Seconds before its end in which a login is not used, whatever else fails: a request takes its time."""
+"""Seconds before its end in which a login is never used, because a request takes time."""
 _LOOK: Final = 0.5
-"""Seconds between two looks at whether a connection that was left still waits for answers."""
+"""Seconds between checks whether a replaced connection still waits for answers."""
 _LEAVE: Final = 120.0
-"""Seconds after which it is closed whatever it waits for: longer than a rebalance takes."""
+"""Seconds before a replaced connection is closed in any case. Longer than a rebalance takes."""
 _NO_REASON: Final = "it cannot be reached"
 
 
 class Connector:
-    """Of one client. ``connections``: its; their password is kept up to date. ``is_ours(cluster_id)``: whether this is
-    its cluster, or may be."""
+    """Opens the connections of one client and keeps its password up to date. ``is_ours(cluster_id)``: whether this may
+    be the client's cluster."""
 
     def __init__(self, connections: Connections, is_ours: Callable[[str | None], bool]) -> None:
         self._connections = connections
         self._is_ours = is_ours
         self._loop = asyncio.get_running_loop()
         self._reasons: dict[object, str] = {}
-        self._rests: dict[object, float] = {}
-        self._told: dict[object, tuple[str, float]] = {}
+        self._paused_until: dict[object, float] = {}
+        self._last_logged: dict[object, tuple[str, float]] = {}
         self._renewals: dict[tuple[object, int], asyncio.Task[object]] = {}
         self._is_closed = False
         self._why_closed = ""
         self._close = connections.close
         connections.close = self.close  # type: ignore[method-assign]
         try:
-            # What aiokafka makes by itself, when it starts, takes it from there.
+            # aiokafka opens connections itself while it starts, and reads the password there.
             now = renewed({PASSWORD: connections._sasl_plain_password})
         except LoginFailed:
-            return  # whoever connects is told
+            return  # reported at the next connection
         connections._sasl_plain_password = cast("str | None", now[PASSWORD])
 
     def reason(self, node: object) -> str:
@@ -71,14 +74,15 @@ class Connector:
         return self._why_closed or self._reasons.get(node, _NO_REASON)
 
     def ready(self, node: object, group: int) -> Connection | None:
-        """The connection that is there, if a request may begin on it."""
+        """The open connection, if a request may begin on it."""
         connection = self._connections._conns.get((node, group))
         if connection is None or not connection.connected():
             return None
         return None if self._is_ending(connection) else connection
 
     def old(self, node: object, group: int) -> Connection | None:
-        """The one that is to be left, as long as its login is good: who gives tokens may be away for a moment."""
+        """A connection that is due for replacement, but whose login is still valid. Used until a replacement is
+        open."""
         connection = self._connections._conns.get((node, group))
         ends = getattr(connection, "ends", None)
         if connection is None or ends is None or not connection.connected():
@@ -86,8 +90,8 @@ class Connector:
         return connection if self._loop.time() < ends - _SPARE else None
 
     def renew(self, node: object, group: int, connect: Callable[[object, int], Coroutine[None, None, object]]) -> None:
-        """Have a new one made in the place of :meth:`old`, which serves meanwhile: a token may take ten seconds."""
-        if (node, group) in self._renewals or self._rests.get(node, 0.0) > self._loop.time():
+        """Open a replacement for :meth:`old`, which serves meanwhile: obtaining a token may take ten seconds."""
+        if (node, group) in self._renewals or self._paused_until.get(node, 0.0) > self._loop.time():
             return
         task = self._renewals[node, group] = asyncio.create_task(connect(node, group), name="aioparallel-login")
         task.add_done_callback(lambda task: self._renewed(node, group, task))
@@ -98,13 +102,13 @@ class Connector:
             logger.error("A login was not renewed: %r", error, exc_info=error, extra={"action": "not_renewed"})
 
     async def connect(self, node: object, group: int = ConnectionGroup.DEFAULT) -> Connection | None:
-        """The one that is there, or a new one; None where it cannot be made, see :meth:`reason`. One at a time for each
-        node and group."""
+        """The open connection or a new one; None if that fails, see :meth:`reason`. Must not run twice at the same time
+        for one node and group."""
         if (found := self.ready(node, group)) is not None:
             return found
         if self._why_closed:
             return None
-        if self._rests.get(node, 0.0) > self._loop.time():
+        if self._paused_until.get(node, 0.0) > self._loop.time():
             return self.old(node, group)
         connections = self._connections
         try:
@@ -120,23 +124,23 @@ class Connector:
             self._failed(node, error)
             return self.old(node, group)
         self._reasons.pop(node, None)
-        self._rests.pop(node, None)
-        if self._told.pop(node, None) is not None:
+        self._paused_until.pop(node, None)
+        if self._last_logged.pop(node, None) is not None:
             logger.info("Broker %s is reached again", node, extra={"action": "connected_again", "node": node})
-            connections.force_metadata_update()  # what is known may be from before
+            connections.force_metadata_update()  # the metadata may be outdated
         if self._is_closed:
-            made.close()  # while it was made; nobody else would
+            made.close()  # the client was closed meanwhile
             return None
         before = connections._conns.get((node, group))
         connections._conns[node, group] = cast("Connection", made)
         if before is not None and before.connected():
-            # Whoever closes the client, or cuts off the node, finds it there.
+            # Keep it in _conns, where closing the client or cutting the node finds it.
             connections._conns[node, before] = before
             self._leave(node, cast("LoggedIn", before), self._loop.time() + _LEAVE)
         return cast("Connection", made)
 
     async def _check_cluster(self, made: LoggedIn) -> None:
-        """Close it, and raise OSError, where it leads to another cluster."""
+        """Close the connection and raise OSError if it leads to another cluster."""
         is_ours = False
         try:
             answer = cast("MetadataAnswer", await made.send(Metadata([])))
@@ -148,33 +152,33 @@ class Connector:
             raise ConnectionError(f"it belongs to another cluster now ({cluster_id_of(answer)})")
 
     def _check_address(self, node: object, host: str, port: int, made: LoggedIn) -> None:
-        """Close it, and raise StaleMetadata, where the broker is elsewhere by now: another one may be there."""
+        """Close the connection and raise StaleMetadata if the broker has moved: another may be at this address."""
         broker = self._connections.cluster.broker_metadata(node)
         if broker is None or (broker.host, broker.port) != (host, port):
             cut(cast("Connection", made))
             raise StaleMetadata(f"broker {node} is not at {host}:{port} any more")
 
     async def close(self) -> None:
-        """``AIOKafkaClient.close``, after which no connection is made."""
+        """``AIOKafkaClient.close``; no connection is opened after it."""
         self.stop()
         await self._close()
 
     def stop(self, why: str = "") -> None:
-        """Make no connection any more. ``why``: for whoever wants one."""
+        """Open no more connections. ``why``: the reason that :meth:`reason` then gives."""
         self._is_closed = True
         self._why_closed = why
         for task in self._renewals.values():
             task.cancel()
 
     def _is_ending(self, connection: object) -> bool:
-        ends = getattr(connection, "ends", None)  # none for those that aiokafka makes by itself
+        ends = getattr(connection, "ends", None)  # missing from connections that aiokafka opened itself
         if ends is None:
             return False
-        life = ends - cast("LoggedIn", connection).since
-        return bool(self._loop.time() > ends - min(life * _EARLY, _LATEST))
+        lifetime = ends - cast("LoggedIn", connection).since
+        return bool(self._loop.time() > ends - min(lifetime * _EARLY, _LATEST))
 
     def _leave(self, node: object, connection: LoggedIn, until: float) -> None:
-        """Close it when the last answer has come."""
+        """Close the connection once it has no unanswered requests."""
         if connection.connected() and connection.has_requests and self._loop.time() < until:
             self._loop.call_later(_LOOK, self._leave, node, connection, until)
             return
@@ -183,24 +187,24 @@ class Connector:
 
     def _failed(self, node: object, error: Exception) -> None:
         server = self._server(node)
-        distrusted = explain_connection_error(error, server, options_of(self._connections))
-        reason = str(error) or type(error).__name__ if distrusted is None else str(distrusted)
+        refused = explain_connection_error(error, server, options_of(self._connections))
+        reason = str(error) or type(error).__name__ if refused is None else str(refused)
         self._reasons[node] = reason
         now = self._loop.time()
-        if distrusted is not None:
-            self._rests[node] = now + _REST
-        told, at = self._told.get(node, ("", 0.0))
-        is_new = told != reason or now - at > _TELL_AGAIN
+        if refused is not None:
+            self._paused_until[node] = now + _LOGIN_PAUSE
+        logged, at = self._last_logged.get(node, ("", 0.0))
+        is_new = logged != reason or now - at > _LOG_INTERVAL
         if is_new:
-            self._told[node] = reason, now
+            self._last_logged[node] = reason, now
         logger.log(
             logging.WARNING if is_new else logging.DEBUG,
-            "Broker %s: %s; trying on",
+            "Broker %s: %s; retrying",
             node,
             reason,
-            extra={"action": "no_connection" if distrusted is None else "login_refused", "node": node},
+            extra={"action": "no_connection" if refused is None else "login_refused", "node": node},
         )
-        # It may be gone, and others have its partitions.
+        # The broker may be gone, with other leaders for its partitions.
         self._connections.force_metadata_update()
 
     def _server(self, node: object) -> str:
@@ -209,7 +213,7 @@ class Connector:
 
 
 def cut(connection: Connection) -> None:
-    """Close it at once; who waits for an answer on it gets an error."""
+    """Close a connection at once; requests on it fail."""
     writer = connection._writer
     connection.close()
     if writer is not None:
@@ -217,14 +221,14 @@ def cut(connection: Connection) -> None:
 
 
 def stop_connecting(connections: Connections) -> None:
-    """Make no connection for this client any more, though it cannot be closed."""
+    """Open no more connections for this client, even if it cannot be closed."""
     connector = getattr(connections.close, "__self__", None)
     if isinstance(connector, Connector):
         connector.stop()
 
 
 def options_of(connections: Connections) -> dict[str, object]:
-    """Those of a single connection of this client."""
+    """The options of a single connection of this client."""
     return {
         "client_id": connections._client_id,
         "request_timeout_ms": connections._request_timeout_ms,

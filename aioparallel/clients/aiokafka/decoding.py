@@ -1,13 +1,12 @@
-"""From the data of a fetch response to records, many at a time.
+"""Decodes the data of a fetch response, many records at a time.
 
-aiokafka decodes with a generator that looks at each record twice and makes a dataclass of it; this walk over the same
-batches takes half the time. The order of the checks, and what a batch means for transactions, is aiokafka's
-(``PartitionRecords._unpack_records``) and Kafka's: control batches hold no records for anyone, and a reader of
-committed data skips the batches of producers whose transaction was aborted.
+aiokafka decodes with a generator that visits each record twice and makes a dataclass of it. This walk over the same
+batches takes half the time. It makes the same checks in the same order as ``PartitionRecords._unpack_records``: control
+batches contain no records for users, and a read_committed reader skips the batches of aborted transactions.
 
-Where aiokafka's decoder raises, the rest of that batch is read from its bytes (:mod:`raw_batches
-<aioparallel.clients.aiokafka.raw_batches>`): a record that cannot be decoded comes marked as such, and costs its
-neighbours nothing. What cannot be read at all raises Damaged.
+If aiokafka's decoder raises, the rest of that batch is decoded from its bytes (:mod:`raw_batches
+<aioparallel.clients.aiokafka.raw_batches>`). A record that cannot be decoded is marked as such, and the other records
+of the batch are not affected. Data that cannot be read at all raises Damaged.
 """
 
 from __future__ import annotations
@@ -17,7 +16,15 @@ from itertools import chain, islice
 from typing import Final
 
 from aioparallel.clients.aiokafka.internals import PartitionRecords, RawBatch, RawRecord
-from aioparallel.clients.aiokafka.raw_batches import CloseRecord, Damaged, Frame, Place, frame_at, place_of, records_in
+from aioparallel.clients.aiokafka.raw_batches import (
+    Damaged,
+    Frame,
+    Place,
+    SalvagedRecord,
+    frame_at,
+    place_of,
+    records_in,
+)
 from aioparallel.history import make_undecodable
 from aioparallel.records import Record, TopicPartition, size_of_headers
 
@@ -28,26 +35,26 @@ _READ_COMMITTED: Final = 1
 
 
 class Decoder:
-    """Decodes what one response brought of one partition; keeps its ``next_fetch_offset``.
+    """Decodes the data of one partition in one response, and advances the data's ``next_fetch_offset``.
 
-    It stands in the place of the data's own iterator and does not refer back to it: with a cycle the bytes of every
-    response would stay until a full garbage collection, which are rare.
+    It replaces the data's own iterator and holds no reference back to the data. With a reference cycle, the bytes of
+    every response would stay in memory until a full garbage collection, which is rare.
 
-    ``response``: the bytes that are decoded, for what is not decodable; the data holds them as well.
+    ``response``: the bytes of the data, for decoding what aiokafka cannot decode.
     """
 
     def __init__(self, partition: TopicPartition, response: bytes) -> None:
         self._partition = partition
         self._response = response
-        self._batches = 0  # taken out of the data so far
+        self._batches = 0  # batches read from the data so far
         self._batch: RawBatch | None = None
-        self._inside: Iterator[RawRecord] = iter(())
-        self._closely: Iterator[CloseRecord] | None = None
+        self._raw_records: Iterator[RawRecord] = iter(())
+        self._salvaged: Iterator[SalvagedRecord] | None = None
 
     def take(self, data: PartitionRecords, most: int, records: list[Record]) -> bool:
-        """Append up to ``most`` records to ``records``; False when there are no more.
+        """Append up to ``most`` records to ``records``. Returns False when there are no more.
 
-        Raises Damaged; what came before has been appended then, and counts as taken.
+        Raises Damaged. Records before the damage are appended and count as taken.
         """
         while most > 0:
             batch = self._batch
@@ -55,32 +62,32 @@ class Decoder:
                 batch = self._batch = self._next_batch(data)
                 if batch is None:
                     return False
-                self._inside = chain(batch)  # aiokafka's batch may be asked for an iterator only once
-                self._closely = None
+                self._raw_records = chain(batch)  # aiokafka's batch can be iterated only once
+                self._salvaged = None
             before = len(records)
             try:
-                if self._closely is None:
-                    came = self._take_from(data, islice(self._inside, most), records)
+                if self._salvaged is None:
+                    any_read = self._take_from(data, islice(self._raw_records, most), records)
                 else:
-                    came = self._take_closely(data, islice(self._closely, most), records)
+                    any_read = self._take_salvaged(data, islice(self._salvaged, most), records)
             except Damaged:
                 raise
             except Exception as error:
                 frame = self._frame()
                 if frame is None:
                     raise Damaged(None, repr(error)) from error
-                self._closely = records_in(frame, data.next_fetch_offset)
-                came = True
+                self._salvaged = records_in(frame, data.next_fetch_offset)
+                any_read = True
             most -= len(records) - before
-            if not came:
-                # The batch knows its last offset even if compaction has removed that record. Else the same batch might
-                # be fetched again and again.
+            if not any_read:
+                # The batch's last offset counts even if compaction has removed that record. Otherwise the same batch
+                # might be fetched again and again.
                 data.next_fetch_offset = batch.next_offset
                 self._batch = None
         return True
 
     def _take_from(self, data: PartitionRecords, raws: Iterator[RawRecord], records: list[Record]) -> bool:
-        """Whether anything came at all; it may lie below the position and be left out."""
+        """Return whether a record was read; it may be skipped as below the position."""
         topic, partition = self._partition
         position = data.next_fetch_offset
         offset = -1
@@ -89,8 +96,8 @@ class Decoder:
             for raw in raws:
                 offset = raw.offset
                 if offset < position:
-                    continue  # a batch begins where its producer began it, not at the position
-                # Record.__init__ in place: called, it would take as long as all the rest.
+                    continue  # a batch may begin before the position
+                # Record.__init__ inlined: the call would take as long as the rest of the loop.
                 record: Record = new(Record)
                 record.topic = topic
                 record.partition = partition
@@ -112,20 +119,20 @@ class Decoder:
                 data.next_fetch_offset = records[-1].offset + 1
         return offset >= 0
 
-    def _take_closely(self, data: PartitionRecords, raws: Iterator[CloseRecord], records: list[Record]) -> bool:
-        """The same for those that are read from their bytes."""
-        came = False
+    def _take_salvaged(self, data: PartitionRecords, raws: Iterator[SalvagedRecord], records: list[Record]) -> bool:
+        """The same for records decoded from their bytes."""
+        any_read = False
         for offset, timestamp, key, value, headers, fault in raws:
             record: Record = Record(*self._partition, offset, key, value, headers, timestamp)
             if fault is not None:
                 make_undecodable(record, fault)
             records.append(record)
             data.next_fetch_offset = offset + 1
-            came = True
-        return came
+            any_read = True
+        return any_read
 
     def _next_batch(self, data: PartitionRecords) -> RawBatch | None:
-        """The next batch with records for us. Raises Damaged."""
+        """The next batch that contains records for this reader. Raises Damaged."""
         while data._records.has_next():
             self._batches += 1
             try:
@@ -142,7 +149,7 @@ class Decoder:
         return None
 
     def _frame(self) -> Frame | None:
-        """The batch that was taken last, as bytes."""
+        """The bytes of the current batch."""
         return frame_at(self._response, self._batches - 1)
 
     def _place(self, data: PartitionRecords) -> Place | None:

@@ -1,4 +1,4 @@
-"""Event loops that start tasks eagerly (``asyncio.eager_task_factory``, Python 3.12 and newer)."""
+"""Detects event loops that start tasks eagerly (``asyncio.eager_task_factory``, Python 3.12 and newer)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ __all__ = ["refuse_eager_tasks"]
 
 
 def refuse_eager_tasks() -> None:
-    """aiokafka's objects make tasks before they are complete themselves, and such a task finds half of them. Raises
-    ClientError."""
+    """Raise ClientError in such a loop: aiokafka's constructors create tasks that must not run before they return."""
     has_begun = False
 
     async def begin() -> None:
@@ -24,7 +23,7 @@ def refuse_eager_tasks() -> None:
     task = loop.create_task(begin())
     if has_begun:
         raise ClientError(
-            "the event loop starts tasks eagerly (asyncio.eager_task_factory), which aiokafka cannot bear: leave the "
-            "task factory out in the loop that runs Kafka clients, or run them in a loop of their own"
+            "the event loop starts tasks eagerly (asyncio.eager_task_factory), which aiokafka does not support: do not "
+            "set that task factory in the loop that runs Kafka clients, or run them in a loop of their own"
         )
     task.cancel()

@@ -1,4 +1,4 @@
-"""Outputs written as Kafka's record batches (message format 2), with aiokafka's builder."""
+"""Encodes outputs as Kafka record batches (message format 2), with aiokafka's builder."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ _CODECS: Final[dict[str | None, int]] = {
     "zstd": DefaultRecordBatch.CODEC_ZSTD,
 }
 _OVERHEAD: Final = 128
-"""Bytes, more than a record without headers and its batch take besides key and value."""
+"""More bytes than a record without headers and its batch take besides key and value."""
 
 
 Header = tuple[str, bytes | None]
 
 
 class _RawName(str):
-    """A header's name that is written as the bytes it was read from."""
+    """A header name that is encoded to the bytes it was read from."""
 
     __slots__ = ()
 
     def encode(self, encoding: str = "utf-8", errors: str = "strict") -> bytes:
-        """Whatever is asked for."""
+        """Ignores its arguments, which aiokafka sets."""
         del encoding, errors
         return super().encode("utf-8", "surrogateescape")
 
@@ -46,15 +46,16 @@ def _raw_header(header: Header) -> Header:
 
 
 def _of_equal_size(headers: Iterable[Header]) -> list[Header]:
-    """With plain names that take as many bytes. Raises UnicodeEncodeError for a name that no bytes are read as."""
+    """Headers with plain names of the same encoded length. Raises UnicodeEncodeError for names that are not text read
+    from bytes."""
     return [("x" * len(_RawName(name).encode()), value) for name, value in headers]
 
 
 class BatchEncoder:
-    """Writes batches, and says beforehand what cannot be written.
+    """Encodes batches, and checks outputs beforehand.
 
-    ``compression``: aiokafka's name of the codec, or None. ``largest``: bytes of an output (``max_request_size``).
-    ``is_transactional``: whether the batches are of transactions.
+    ``compression``: aiokafka's name of the codec, or None. ``largest``: most bytes of an output (``max_request_size``).
+    ``is_transactional``: whether the batches belong to transactions.
     """
 
     def __init__(self, compression: str | None, largest: int, *, is_transactional: bool = False) -> None:
@@ -62,7 +63,7 @@ class BatchEncoder:
         self._codec = _CODECS[compression]
         self._largest = largest
         self.unchecked_bytes = max(0, largest - _OVERHEAD)
-        """Key and value together: up to here, an output without headers needs no check."""
+        """An output without headers needs no check up to this size of key and value together."""
         self._size = cast("Callable[..., int]", DefaultRecordBatchBuilder.estimate_size_in_bytes)
 
     def check(self, output: Outgoing) -> str | None:
@@ -73,7 +74,7 @@ class BatchEncoder:
                 headers = _of_equal_size(headers)
             size = self._size(output.key, output.value, headers)
         except Exception as error:
-            return f"its headers must be pairs of a text and bytes or None: {error}"
+            return f"its headers must be pairs of a str and bytes or None: {error}"
         if size <= self._largest:
             return None
         return TooLarge(
@@ -88,7 +89,7 @@ class BatchEncoder:
         try:
             return self._encoded(DefaultRecordBatchBuilder, entries, identity, sequence, limit)
         except UnicodeEncodeError:
-            # aiokafka's own builder in Python is slow, and lets a name say how it is encoded.
+            # aiokafka's Python builder is slow, but calls encode() on each name.
             return self._encoded(_DefaultRecordBatchBuilderPy, entries, identity, sequence, limit, header=_raw_header)
 
     def _encoded(
@@ -124,11 +125,11 @@ class BatchEncoder:
                 if append(count, entry.timestamp, output.key, output.value, headers) is None:
                     break
                 count += 1
-        except Exception as error:  # whatever an output was changed to after it was handed over
-            # The builder is of no use any more. What comes before is sent by itself, and then this is the first.
+        except Exception as error:  # an output may have been changed after it was handed over
+            # The builder is unusable now. Encode the entries before this one; this one is then the first of the next.
             if count:
                 return self(list(entries)[:count], identity, sequence, limit)
             if isinstance(error, UnicodeEncodeError) and header is None:
                 raise
-            raise Unencodable(f"it cannot be written as a record: {error}") from error
+            raise Unencodable(f"it cannot be encoded as a record: {error}") from error
         return bytes(builder.build()), count

@@ -1,4 +1,4 @@
-"""aiokafka's errors in our words."""
+"""Translates aiokafka's errors into this package's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ AUTHENTICATION: Final[tuple[type[Exception], ...]] = (
     kafka.SaslAuthenticationFailed,
     kafka.UnsupportedSaslMechanismError,
 )
-"""The broker does not know this user, or not this way of proving it."""
+"""The broker rejected the credentials, or does not support the login method."""
 
 _ADVICE: Final[tuple[tuple[type[Exception], str], ...]] = (
     (
@@ -47,8 +47,8 @@ _ADVICE_BY_CODE: Final = {
 
 
 def translated(error: Exception, doing: str, code: int = ErrorCode.NONE) -> AioparallelError:
-    """The same failure as one of ours; ``doing`` says what was going on, for the message. ``code``: what the broker
-    answered, where aiokafka may have no error for it."""
+    """Translate an error. ``doing``: what was in progress, for the message. ``code``: the broker's error code, if
+    aiokafka may not know it."""
     if isinstance(error, AioparallelError):
         return error
     if code not in kafka.kafka_errors:
@@ -65,15 +65,15 @@ def translated(error: Exception, doing: str, code: int = ErrorCode.NONE) -> Aiop
 
 
 def is_passing(error: Exception) -> bool:
-    """Whether waiting may mend it."""
+    """Whether a retry may succeed."""
     return bool(getattr(error, "retriable", False))
 
 
 @contextlib.asynccontextmanager
 async def deadline(seconds: float, doing: str) -> AsyncIterator[None]:
-    """Bound a block, and let it raise only what the interface names.
+    """Limit a block to ``seconds``, and translate its errors.
 
-    Raises TimeoutError after ``seconds``, saying what was going on, and aiokafka's errors as ours.
+    Raises TimeoutError with ``doing`` in its message, and this package's errors in place of aiokafka's.
     """
     try:
         async with asyncio.timeout(seconds):
@@ -92,7 +92,7 @@ def _name_of(code: int) -> str:
 
 
 def _refused(error: Exception) -> str | None:
-    """What the cluster refuses this user, if it does."""
+    """What this user is not authorised for, else None."""
     if isinstance(error, kafka.GroupAuthorizationFailedError):
         return f"group {_named(error)}: this user needs the permission READ on it"
     if isinstance(error, kafka.TopicAuthorizationFailedError):

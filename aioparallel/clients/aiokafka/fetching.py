@@ -1,8 +1,8 @@
 """One walk over the fetched data, with a quota for each partition.
 
-aiokafka fetches in the background into ``Fetcher._records``: for each partition the data of one response, or an error
-in its place. A partition is fetched again when its entry is gone. The walk takes records out of these entries; it
-never awaits, so nothing can come between taking records and returning them.
+aiokafka fetches in the background into ``Fetcher._records``. It contains for each partition the data of one response,
+or an error instead. aiokafka fetches a partition again when its entry is removed. The walk takes records out of these
+entries. It never awaits, so nothing happens between taking records and returning them.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = ["FetchWalk"]
 logger = logging.getLogger(__name__)
 
 _LONGEST_WALK: Final = 0.001
-"""Seconds after which a walk ends, so that the loop is free again; the next one goes on where it ended. Handlers that
-are to go on wait behind a walk: with 5 ms, the records beside a hot key took a tenth longer."""
+"""Seconds after which a walk ends to yield to the loop; the next one continues there. Handlers that are ready to
+continue wait for the walk: with 5 ms, the records next to a hot key took a tenth longer."""
 _MOST_AT_ONCE: Final = 250
-"""Records taken from one partition before the time is looked at: 0.1 to 0.3 ms of decoding."""
+"""Most records to take from one partition between checks of the time: 0.1 to 0.3 ms of decoding."""
 
 
 class FetchWalk:
-    """Takes records out of aiokafka's buffers and keeps its books: positions, and what to fetch next."""
+    """Takes records out of aiokafka's buffers, and maintains positions and what to fetch next."""
 
     def __init__(
         self, fetcher: Fetcher, subscriptions: SubscriptionState, epochs: FetchedEpochs, *, read_committed: bool
@@ -54,27 +54,27 @@ class FetchWalk:
         self._fetcher = fetcher
         self._epochs = epochs
         self.identity: LogIdentity | None = None
-        """Who knows topic ids and leaders."""
+        """Provides topic ids and leaders."""
         self._subscriptions = subscriptions
         self._read_committed = read_committed
         self._responses = FetchResponses(fetcher, subscriptions)
-        # The partition whose error stood aside for records in the last walk: its turn comes first in the next.
-        self._due: TopicPartition | None = None
+        # A partition whose error was deferred in the last walk, in favour of records.
+        self._deferred: TopicPartition | None = None
 
     def take(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        """What is there for the partitions with a quota, at most ``most`` records; empty when there is nothing.
+        """At most ``most`` records of the partitions with a quota; empty if there are none.
 
-        Raises the error of a partition with a quota once there is nothing else, or at the next walk.
+        Raises the error of a partition with a quota if there are no records, else at the next walk.
         """
         if self._subscriptions.reassignment_in_progress:
             return []
-        due, self._due = self._due, None
-        if due is not None and quotas.get(due, 0) > 0 and self._is_wrong(due):
-            raise self._error(due)
-        taken = self._news(quotas)
+        deferred, self._deferred = self._deferred, None
+        if deferred is not None and quotas.get(deferred, 0) > 0 and self._has_error(deferred):
+            raise self._error(deferred)
+        taken = self._changed_logs(quotas)
         wrong: TopicPartition | None = None
         buffers = self._fetcher._records
-        self._responses.forget_what_is_gone()
+        self._responses.prune()
         until = time.perf_counter() + _LONGEST_WALK
         for tp in list(buffers):
             quota = quotas.get(tp, 0)
@@ -88,20 +88,20 @@ class FetchWalk:
                     if most <= 0 or time.perf_counter() > until:
                         break
                     continue
-            if self._is_wrong(tp):
+            if self._has_error(tp):
                 wrong = tp
         if wrong is not None:
             if not taken:
                 raise self._error(wrong)
-            self._due = wrong
+            self._deferred = wrong
         return taken
 
-    def _news(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
-        """Of logs that may be other ones by now, without records."""
+    def _changed_logs(self, quotas: Mapping[TopicPartition, int]) -> list[Fetched]:
+        """Partitions whose leader has changed, so that the log may be another one; without records."""
         found: list[Fetched] = []
-        if self.identity is not None and self.identity.news:
-            for partition in [one for one in self.identity.news if quotas.get(one, 0) > 0]:
-                self.identity.news.discard(partition)
+        if self.identity is not None and self.identity.changed:
+            for partition in [one for one in self.identity.changed if quotas.get(one, 0) > 0]:
+                self.identity.changed.discard(partition)
                 if (state := self._state(partition)) is not None and not state.paused:
                     topic_id = self.identity.ids.get(partition.topic, b"")
                     found.append(Fetched(partition, [], state.position, topic_id=topic_id, leader_changed=True))
@@ -116,7 +116,7 @@ class FetchWalk:
             self._responses.taken(partition)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from ``offset`` on; what was fetched before is dropped. Ignored when not assigned."""
+        """Fetch from ``offset`` on, and drop data that was fetched before. Ignored if the partition is not assigned."""
         if (state := self._state(partition)) is None:
             return
         state.seek(offset)
@@ -126,29 +126,29 @@ class FetchWalk:
 
     @property
     def assigned(self) -> list[TopicPartition]:
-        """What this member holds."""
+        """The partitions assigned to this member."""
         assignment = self._assignment()
         return [] if assignment is None else [TopicPartition(*tp) for tp in assignment.tps]
 
     def is_read(self, partition: TopicPartition) -> bool:
-        """Whether it was sought, so that aiokafka fetches it when there is room."""
+        """Whether the partition has a position, so that aiokafka fetches it when the buffer allows."""
         state = self._state(partition)
         return state is not None and not state.paused
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
-        """The log's end for this reader, as the last fetch response told it, or :meth:`see_end`."""
+        """The log's end for this reader, from the last fetch response or :meth:`see_end`."""
         state = self._state(partition)
         if state is None or state.highwater is None:
             return None
         return state.lso if self._read_committed and state.lso is not None else state.highwater
 
     def written_end_seen(self, partition: TopicPartition) -> int | None:
-        """The same, whatever is decided; as the last fetch response told it."""
+        """The log's end including undecided transactions, from the last fetch response."""
         state = self._state(partition)
         return None if state is None else state.highwater
 
     def see_end(self, partition: TopicPartition, offset: int) -> bool:
-        """The log's end for this reader was told by itself. False: it is not this member's any more."""
+        """Set the log's end for this reader, from a separate request. Returns False if it is no longer assigned."""
         state = self._state(partition)
         if state is None:
             return False
@@ -159,7 +159,7 @@ class FetchWalk:
         return True
 
     def _take_from(self, tp: TopicPartition, data: FetchedData, most: int) -> Fetched | None:
-        # False: the partition was given away or sought elsewhere since this was fetched.
+        # The partition was given up, or its position changed, since the fetch.
         if not data.check_assignment(tp):
             self._drop(tp)
             return None
@@ -172,10 +172,10 @@ class FetchWalk:
         try:
             more = decoder.take(inside, most, records)
         except Damaged as damage:
-            self._put_aside(tp, inside, damage)
+            self._store_error(tp, inside, damage)
         else:
             if more:
-                self._fetcher._records.move_to_end(tp)  # the others first next time
+                self._fetcher._records.move_to_end(tp)  # others come first in the next walk
             else:
                 self._drop(tp)
         data._update_position()
@@ -185,8 +185,8 @@ class FetchWalk:
         topic_id = b"" if self.identity is None else self.identity.ids.get(partition.topic, b"")
         return Fetched(partition, records, next_offset, self._epochs.taken(partition, next_offset), topic_id)
 
-    def _put_aside(self, tp: TopicPartition, inside: PartitionRecords, damage: Damaged) -> None:
-        """Put an error where the unreadable data was; the position stays before it, until :meth:`seek`."""
+    def _store_error(self, tp: TopicPartition, inside: PartitionRecords, damage: Damaged) -> None:
+        """Replace unreadable data with an error. The position stays before the data until :meth:`seek`."""
         partition, position = TopicPartition(*tp), inside.next_fetch_offset
         failure: FetchFailed
         if damage.place is None:
@@ -196,35 +196,35 @@ class FetchWalk:
         failure.__cause__ = damage.__cause__
         self._fetcher._records[tp] = AiokafkaFetchError(error=failure, backoff=0.0)
 
-    def _is_wrong(self, tp: TopicPartition) -> bool:
-        """Whether an error that counts stands in the place of data."""
+    def _has_error(self, tp: TopicPartition) -> bool:
+        """Whether the partition's entry is an error that must be reported."""
         entry = self._fetcher._records.get(tp)
         if entry is None or _data(entry) is not None:
             return False
         fault = cast("FetchFault", entry)._error
         if self._state(tp) is None or isinstance(fault, kafka.NoOffsetForPartitionError):
-            # Not ours any more; or aiokafka asks where to begin, which seek() will say.
+            # No longer assigned; or aiokafka has no position yet, which seek() will set.
             self._drop(tp)
             return False
         return True
 
     def _error(self, tp: TopicPartition) -> ClientError:
-        """The error of a partition that :meth:`_is_wrong`, as one of ours."""
+        """Translate the error of a partition with :meth:`_has_error`."""
         fault = cast("FetchFault", self._fetcher._records[tp])._error
         state = cast("PartitionState", self._state(tp))
         if isinstance(fault, kafka.RecordTooLargeError):
-            state.seek(state.position - 1)  # aiokafka has stepped over the record already
+            state.seek(state.position - 1)  # aiokafka has advanced beyond the record
         error = _fetch_error(TopicPartition(*tp), state.position, fault)
         if not isinstance(error, OffsetOutOfRange | FetchFailed):
-            # Gone from the buffers, the partition is fetched again, from the position before the error. Out of
-            # range stays until seek(), as what is unreadable does: asking again would only be told the same.
+            # Without an entry the partition is fetched again, from the position before the error. OffsetOutOfRange and
+            # FetchFailed stay until seek(): another fetch would fail in the same way.
             self._drop(tp)
         elif error is not fault:
             self._fetcher._records[tp] = AiokafkaFetchError(error=error, backoff=0.0)
         return error
 
     def _drop(self, tp: TopicPartition) -> None:
-        """Forget what was fetched, and have aiokafka fetch the partition again."""
+        """Discard the entry and let aiokafka fetch the partition again."""
         fetcher = self._fetcher
         fetcher._records.pop(tp, None)
         self._responses.taken(tp)

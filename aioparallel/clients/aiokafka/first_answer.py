@@ -1,4 +1,4 @@
-"""Asking several brokers what each of them can answer."""
+"""Sends the same request to several brokers, and uses the first answer."""
 
 from __future__ import annotations
 
@@ -6,30 +6,30 @@ import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from typing import Any, Final, TypeVar
 
-__all__ = ["NEXT", "first_answer", "given_up"]
+__all__ = ["NEXT", "cancel_all", "first_answer"]
 
 N = TypeVar("N")
 T = TypeVar("T")
 
 NEXT: Final = 1.0
-"""Seconds without an answer after which the next broker is asked the same."""
-_GIVEN_UP: Final = 1.0
-"""Seconds for a task to end that nobody needs any more."""
+"""Seconds without an answer before the next broker is asked."""
+_CANCEL_TIMEOUT: Final = 1.0
+"""Seconds to wait for cancelled tasks."""
 
 
-async def given_up(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Cancel these and wait until they have ended, but not for one that goes on for long: a login may run code of the
-    user's, which lets no cancellation pass."""
+async def cancel_all(tasks: Collection[asyncio.Task[Any]]) -> None:
+    """Cancel these tasks and wait until they have ended, for a limited time: a login may run user code that suppresses
+    the cancellation."""
     for task in tasks:
         task.cancel()
     if tasks:
-        ended, _ = await asyncio.wait(tasks, timeout=_GIVEN_UP)
-        await asyncio.gather(*ended, return_exceptions=True)  # what they have raised is of no use
+        ended, _ = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT)
+        await asyncio.gather(*ended, return_exceptions=True)  # their exceptions do not matter
 
 
 async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, None, T | None]]) -> T | None:
-    """Ask all of them the same, one after the other: the next one as soon as one before has failed (None), or has not
-    answered for a second. The first answer counts; None when all have failed."""
+    """Call ``ask`` for one node after the other: for the next one when a call has failed (returned None), or when there
+    was no answer for a second. Returns the first answer; None if all calls failed."""
     left = iter(nodes)
     pending: set[asyncio.Task[T | None]] = set()
     more = True
@@ -49,4 +49,4 @@ async def first_answer(nodes: Collection[N], ask: Callable[[N], Coroutine[None, 
                 if (answer := task.result()) is not None:
                     return answer
     finally:
-        await given_up(pending)
+        await cancel_all(pending)

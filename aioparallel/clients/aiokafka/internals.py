@@ -1,9 +1,10 @@
-"""What this package uses of aiokafka's objects: typed, since aiokafka carries no type information.
+"""The parts of aiokafka's objects that are used, typed here because aiokafka has no type information.
 
-Each protocol names the aiokafka class it describes. Nothing here is implemented; the objects are aiokafka's own.
-Keys are aiokafka's ``TopicPartition``, a named tuple: it equals and hashes like ours, so ours can be passed and
-looked up.
+Each protocol names the aiokafka class it describes. Nothing is implemented here; the objects are aiokafka's. Its
+``TopicPartition`` is a named tuple that equals and hashes like this package's, so ours works as a key.
 """
+
+# ruff: noqa: D102 - documented by aiokafka
 
 # ruff: noqa: D102 - what each of them does is aiokafka's to say
 
@@ -46,7 +47,7 @@ __all__ = [
 
 
 class RawRecord(Protocol):
-    """``aiokafka.record.default_records.DefaultRecord`` (and the legacy one): a record as it is decoded."""
+    """``aiokafka.record.default_records.DefaultRecord`` (and the legacy one): a decoded record."""
 
     @property
     def offset(self) -> int: ...
@@ -61,7 +62,7 @@ class RawRecord(Protocol):
 
 
 class RawBatch(Protocol):
-    """``aiokafka.record.default_records.DefaultRecordBatch`` (and the legacy one): iterating it decodes."""
+    """``aiokafka.record.default_records.DefaultRecordBatch`` (and the legacy one). Iteration decodes its records."""
 
     @property
     def base_offset(self) -> int: ...
@@ -85,9 +86,9 @@ class RawBatches(Protocol):
 
 
 class PartitionRecords(Protocol):
-    """``aiokafka.consumer.fetcher.PartitionRecords``: the data of one partition out of one fetch response.
+    """``aiokafka.consumer.fetcher.PartitionRecords``: the data of one partition in one fetch response.
 
-    Its own iterator has not begun when :class:`~aioparallel.clients.aiokafka.decoding.Decoder` takes its place.
+    :class:`~aioparallel.clients.aiokafka.decoding.Decoder` replaces its iterator before that has started.
     """
 
     next_fetch_offset: int
@@ -102,7 +103,7 @@ class PartitionRecords(Protocol):
 
 
 class FetchedData(Protocol):
-    """``aiokafka.consumer.fetcher.FetchResult``: the same, bound to the assignment it was fetched for."""
+    """``aiokafka.consumer.fetcher.FetchResult``: :class:`PartitionRecords` with the assignment it was fetched for."""
 
     _partition_records: PartitionRecords
 
@@ -111,7 +112,7 @@ class FetchedData(Protocol):
 
 
 class FetchFault(Protocol):
-    """``aiokafka.consumer.fetcher.FetchError``: an error in the place of data."""
+    """``aiokafka.consumer.fetcher.FetchError``: an error instead of data."""
 
     _error: Exception
 
@@ -134,7 +135,7 @@ class PartitionState(Protocol):
 
 
 class Assignment(Protocol):
-    """``aiokafka.consumer.subscription_state.Assignment``: replaced by a new one at each rebalance."""
+    """``aiokafka.consumer.subscription_state.Assignment``: a new object at each rebalance."""
 
     @property
     def tps(self) -> Collection[TopicPartition]: ...
@@ -151,7 +152,7 @@ class Subscription(Protocol):
 
 
 class TopicPattern(Protocol):
-    """What aiokafka needs of a pattern: ``match`` decides about a topic."""
+    """A pattern for aiokafka: ``match`` decides whether a topic belongs to it."""
 
     def match(self, topic: str) -> object: ...
 
@@ -184,7 +185,7 @@ class Fetcher(Protocol):
     _isolation_level: int
     _client_rack: str | None
     _preferred_read_replica: MutableMapping[TopicPartition, tuple[int, float]]
-    """The follower, and until when."""
+    """The follower, and the time until which it is used."""
     _select_read_replica: Callable[[TopicPartition], int | None]
     _update_preferred_read_replica: Callable[[TopicPartition, int], None]
     _records: OrderedDict[TopicPartition, FetchedData | FetchFault]
@@ -234,7 +235,7 @@ class JoinRequest(Protocol):
 
 
 class MemberAnswer(Protocol):
-    """``aiokafka.protocol.group.HeartbeatResponse_v1``, and those to a join or a sync."""
+    """``aiokafka.protocol.group.HeartbeatResponse_v1``, and the responses to a join or sync."""
 
     error_code: int
 
@@ -276,7 +277,7 @@ class ClusterView(Protocol):
 
 
 class Connection(Protocol):
-    """``aiokafka.conn.AIOKafkaConnection``. ``_writer`` is None once it is closed."""
+    """``aiokafka.conn.AIOKafkaConnection``. ``_writer`` is None after closing."""
 
     _writer: asyncio.StreamWriter | None
 
@@ -302,7 +303,7 @@ class Connections(Protocol):
     _sasl_kerberos_domain_name: str | None
     _sasl_oauth_token_provider: object
     _conns: MutableMapping[tuple[object, object], Connection]
-    """By node and group; by node and itself, one that was left."""
+    """By node and connection group. Replaced connections are stored by node and the connection itself."""
     _sync_task: asyncio.Task[None] | None
     _get_conn: Callable[..., object]
     _get_conn_lock_value: object
@@ -333,36 +334,36 @@ class Consumer(Protocol):
 
 
 class FetchAnswer(Protocol):
-    """``aiokafka.protocol.fetch.FetchResponse``: topic, then partition, error code, and the rest."""
+    """``aiokafka.protocol.fetch.FetchResponse``: topic, then partition, error code and other fields."""
 
     topics: list[tuple[str, list[tuple[int, int, object]]]]
 
 
 class OffsetAnswer(Protocol):
-    """``aiokafka.protocol.offset.OffsetResponse``, from version 1 on: topic, then partition, error code, timestamp and
-    offset, and perhaps the leader's epoch."""
+    """``aiokafka.protocol.offset.OffsetResponse`` from version 1 on: topic, then partition, error code, timestamp,
+    offset and, in newer versions, the leader epoch."""
 
     topics: list[tuple[str, list[tuple[int, ...]]]]
 
 
 class ConfigsAnswer(Protocol):
-    """``aiokafka.protocol.admin.DescribeConfigsResponse``: of each resource its error code, message, type and name, and
-    its entries, which begin with name and value."""
+    """``aiokafka.protocol.admin.DescribeConfigsResponse``: error code, message, type and name of each resource, and its
+    entries, which begin with name and value."""
 
     resources: list[tuple[int, str, int, str, list[tuple[str, str]]]]
 
 
 class DeleteGroupsAnswer(Protocol):
-    """``aiokafka.protocol.admin.DeleteGroupsResponse_v1``: group, error code."""
+    """``aiokafka.protocol.admin.DeleteGroupsResponse_v1``: group and error code."""
 
     results: list[tuple[str, int]]
 
 
 class OffsetFetchAnswer(Protocol):
-    """``aiokafka.protocol.commit.OffsetFetchResponse_v3``: partition, offset, metadata, error code; with a leader epoch
-    behind the offset from version 5 on.
+    """``aiokafka.protocol.commit.OffsetFetchResponse_v3``: partition, offset, metadata and error code. From version 5
+    on the leader epoch follows the offset.
 
-    Version 1 has no error code of its own, only one for each partition.
+    Version 1 has no top-level error code.
     """
 
     API_VERSION: ClassVar[int]

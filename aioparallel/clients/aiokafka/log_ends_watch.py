@@ -1,11 +1,11 @@
-"""Where the logs of assigned partitions end, for those that nothing tells of; and topics that are not there.
+"""Queries the log ends of assigned partitions that no fetch reports, and detects missing topics.
 
-A fetch tells it of each partition that it asks for. While the buffer is full, or what was fetched is not taken yet,
-nothing is asked: the lag would stand still, and a broker could be gone unseen. So such partitions are asked about by
-themselves, each leader by a request of its own.
+A fetch response contains the log end of each of its partitions. aiokafka does not fetch a partition while the buffer is
+full or its data is not taken yet. The lag would not change then, and a broker failure would stay unnoticed. So such
+partitions are queried, with one request per leader.
 
-A topic that the cluster does not have is nobody's partition: the group goes on without it, in silence. Metadata is
-asked for until it is there again, which may be at once: a broker that has just started may not know all topics yet.
+If the cluster does not have a topic, the group silently continues without it. Metadata is requested until the topic
+appears. That may be soon: a broker that has just started may not know all topics yet.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ __all__ = ["LogEndsWatch"]
 logger = logging.getLogger(__name__)
 
 _PAUSE: Final = 2.0
-"""Seconds between two looks."""
+"""Seconds between two checks."""
 _OLD: Final = 3.0
-"""Seconds after which somebody is asked."""
+"""Seconds after which a log end is queried."""
 _LIMIT: Final = 5.0
-"""Seconds for an answer."""
+"""Timeout of a request in seconds."""
 _GONE: Final = 5.0
-"""Seconds after which a topic is told as missing."""
+"""Seconds before a topic is reported as missing."""
 _LATEST: Final = -1
 
 
 class LogEndsWatch:
-    """Of one client, over what its ``walk`` reads."""
+    """Watches the partitions that ``walk`` reads, for one client."""
 
     def __init__(
         self, connections: Connections, walk: FetchWalk, last_contacts: LastContacts, *, read_committed: bool
@@ -50,11 +50,11 @@ class LogEndsWatch:
         self._contacts = last_contacts
         self._read_committed = read_committed
         self.topics: Collection[str] = ()
-        """Those that are read by their names."""
+        """Topics subscribed by name."""
         self._missed_since: dict[str, float] = {}
 
     async def run(self) -> None:
-        """For ever."""
+        """Run until cancelled."""
         while True:
             await asyncio.sleep(_PAUSE)
             self._look_for_topics()
@@ -71,7 +71,7 @@ class LogEndsWatch:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Topics that the cluster has not had for a while."""
+        """Topics that have been missing from the cluster for a while."""
         now = asyncio.get_running_loop().time()
         return tuple(sorted(topic for topic, since in self._missed_since.items() if now - since >= _GONE))
 
@@ -88,8 +88,8 @@ class LogEndsWatch:
         return None if leader is None or leader < 0 else leader
 
     def _is_old(self, partition: TopicPartition) -> bool:
-        """Whether it is read, and nothing was heard of it for a while."""
-        heard = self._contacts.since_heard(partition)
+        """Whether the partition is read and its log end is outdated."""
+        heard = self._contacts.since_end_received(partition)
         return self._walk.is_read(partition) and (heard is None or heard > _OLD)
 
     async def _ask(self, leader: int, partitions: Collection[TopicPartition]) -> None:
@@ -100,11 +100,11 @@ class LogEndsWatch:
         try:
             async with asyncio.timeout(_LIMIT):
                 answer = cast("OffsetAnswer", await self._connections.send(leader, request))
-        except Exception as error:  # whatever it is: the age of a lag is no reason to stop looking
+        except Exception as error:  # of any kind: keep watching
             logger.debug("Broker %d does not tell log ends: %r", leader, error, extra={"action": "no_log_ends"})
             return
-        for topic, told in answer.topics:
-            for number, code, *_, offset in (entry[:4] for entry in told):
+        for topic, answers in answer.topics:
+            for number, code, *_, offset in (entry[:4] for entry in answers):
                 asked = TopicPartition(topic, number)
                 if code == ErrorCode.NONE and self._walk.see_end(asked, offset):
-                    self._contacts.heard([asked])
+                    self._contacts.end_received([asked])

@@ -1,8 +1,8 @@
-"""Whether the logs that are read are those that were read before (KIP-320, KIP-516).
+"""Detects logs that were replaced or truncated since they were last read (KIP-320, KIP-516).
 
-aiokafka's metadata has neither topic ids nor leader epochs, and its batches hide the epoch that is in their bytes. A
-topic that was deleted and made anew has another id, a log that a leader without its newest records has taken over has
-another leader epoch from there on.
+aiokafka's metadata has neither topic ids nor leader epochs, and its batches hide the leader epoch in their bytes. A
+topic that was deleted and recreated has another id. A log whose new leader lacks the newest records has another leader
+epoch from that position on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import aiokafka.errors as kafka
 from aiokafka.protocol.offset import OffsetRequest
 
 from aioparallel.clients.aiokafka.internals import Connections, FetchAnswer, OffsetAnswer
-from aioparallel.clients.aiokafka.offset_messages import OffsetForLeaderEpoch, TopicIds
+from aioparallel.clients.aiokafka.metadata_messages import TopicIds
+from aioparallel.clients.aiokafka.offset_messages import OffsetForLeaderEpoch
 from aioparallel.codes import ErrorCode
 from aioparallel.records import TopicPartition
 
@@ -28,34 +29,34 @@ __all__ = ["FetchedEpochs", "LogIdentity"]
 logger = logging.getLogger(__name__)
 
 _PAUSE: Final = 5.0
-"""Seconds between two looks at ids and leaders."""
+"""Seconds between two checks of ids and leaders."""
 _SOON: Final = 0.5
-"""The same while the id of some topic is not known."""
+"""Seconds between two checks while the id of a topic is unknown."""
 _LIMIT: Final = 5.0
-"""Seconds for an answer."""
+"""Timeout of a request in seconds."""
 _LATE: Final = 0.5
-"""Seconds that answers of other leaders are waited for after the first."""
+"""Seconds to wait for other leaders after the first answer."""
 _UNKNOWN: Final = -1
 _LATEST, _EARLIEST = -1, -2
 _HEAD: Final = struct.Struct(">qiib")
-"""Of a batch: base offset, length of what follows these twelve bytes, leader epoch, and the format's version."""
+"""Start of a batch: base offset, length of what follows these twelve bytes, leader epoch, format version."""
 _SIZED: Final = 12
 _FIRST_WITH_EPOCH: Final = 2
 _KEPT: Final = 64
-"""Changes of the epoch within what is fetched and not taken."""
+"""Most epoch changes to remember per partition, within data that is fetched and not taken."""
 
 
 _Asking = asyncio.Task[Mapping[str, bytes] | kafka.KafkaError]
 
 
 class FetchedEpochs:
-    """Leader epochs of what was fetched, by partition: pairs of first offset and epoch."""
+    """Leader epochs of fetched data by partition, as pairs of first offset and epoch."""
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, list[tuple[int, int]]] = {}
 
-    def heard(self, answer: FetchAnswer) -> None:
-        """What a fetch brought, which may not be taken."""
+    def add(self, answer: FetchAnswer) -> None:
+        """Add the epochs of a fetch response, whose data may never be taken."""
         for topic, entries in answer.topics:
             for entry in entries:
                 if entry[1] == ErrorCode.NONE and (data := cast("bytes | None", entry[-1])):
@@ -67,18 +68,18 @@ class FetchedEpochs:
         while at <= end:
             offset, length, epoch, version = _HEAD.unpack_from(data, at)
             if length < 0:
-                return  # not a batch; whoever decodes it says so
+                return  # not a batch; decoding it will raise
             at += _SIZED + length
             if version < _FIRST_WITH_EPOCH:
                 continue
             if seen and offset < seen[-1][0]:
-                del seen[bisect_right(seen, offset, key=lambda pair: pair[0]) :]  # it was sought back
+                del seen[bisect_right(seen, offset, key=lambda pair: pair[0]) :]  # after a seek to an earlier offset
             if not seen or seen[-1][1] != epoch:
                 seen.append((offset, epoch))
         del seen[:-_KEPT]
 
     def taken(self, partition: TopicPartition, end: int) -> tuple[tuple[int, int], ...]:
-        """Those of what was taken, up to this offset. What is older is forgotten."""
+        """Return the epochs of the data taken up to ``end``, and forget older ones."""
         seen = self._seen.get(partition)
         if not seen:
             return ()
@@ -90,36 +91,36 @@ class FetchedEpochs:
         return found
 
     def forget(self, partition: TopicPartition) -> None:
-        """It is read from elsewhere."""
+        """The partition is read from another position."""
         self._seen.pop(partition, None)
 
 
 class LogIdentity:
-    """Of one client: topic ids and leaders, and what is left of a leader's records.
+    """Topic ids and leader epochs of one client's partitions, and how far their logs are still valid.
 
-    ``assigned``: the partitions that the member holds. ``on_news()`` hears that :attr:`news` has something.
+    ``assigned``: returns the member's partitions. ``on_changed()`` is called when :attr:`changed` is not empty.
     """
 
     def __init__(
         self,
         connections: Connections,
         assigned: Callable[[], Collection[TopicPartition]],
-        on_news: Callable[[], None],
+        on_changed: Callable[[], None],
     ) -> None:
         self._connections = connections
         self._assigned = assigned
-        self._on_news = on_news
+        self._on_changed = on_changed
         self._leaders: dict[TopicPartition, int] = {}
-        self._is_told = True
+        self._has_ids = True
         self._asking: dict[frozenset[str], _Asking] = {}  # before it is sent
         self._requests: set[_Asking] = set()
         self.ids: dict[str, bytes] = {}
-        self.news: set[TopicPartition] = set()
-        """Partitions that another leader leads, or whose topic was made anew, since that was looked at last."""
+        self.changed: set[TopicPartition] = set()
+        """Partitions with a new leader epoch or topic id that have not been examined since."""
 
     async def run(self) -> None:
-        """Look, for ever; at the end of it where brokers tell no ids."""
-        while self._is_told:
+        """Check again and again; ends if the brokers do not support topic ids."""
+        while self._has_ids:
             topics = {partition.topic for partition in self._assigned()}
             if topics:
                 await self._look(topics)
@@ -129,8 +130,8 @@ class LogIdentity:
         try:
             async with asyncio.timeout(_LIMIT):
                 answer = await self._metadata(topics)
-        except Exception as error:  # whatever it is, this goes on
-            logger.debug("Nobody tells topic ids: %r", error, extra={"action": "no_topic_ids"})
+        except Exception as error:  # of any kind: keep checking
+            logger.debug("No topic ids: %r", error, extra={"action": "no_topic_ids"})
             return
         if answer is None:
             return
@@ -143,12 +144,12 @@ class LogIdentity:
                 before = self._leaders.get(partition, epoch)
                 self._leaders[partition] = epoch
                 if (is_new or before != epoch) and partition in held:
-                    self.news.add(partition)
+                    self.changed.add(partition)
         for gone in self._leaders.keys() - held:
             del self._leaders[gone]
-        self.news &= held
-        if self.news:
-            self._on_news()
+        self.changed &= held
+        if self.changed:
+            self._on_changed()
 
     async def _metadata(self, topics: Collection[str]) -> Any:
         node = self._connections.get_random_node()
@@ -157,12 +158,12 @@ class LogIdentity:
         try:
             return await self._connections.send(node, TopicIds(topics))
         except kafka.IncompatibleBrokerVersion:
-            self._is_told = False
+            self._has_ids = False
             return None
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> dict[str, bytes]:
-        """Asked now. Those that no broker tells are not in the result; raises TimeoutError."""
-        if not self._is_told:
+        """Query topic ids. Topics whose id is not available are left out. Raises TimeoutError."""
+        if not self._has_ids:
             return {}
         async with asyncio.timeout(timeout):
             found = await asyncio.shield(self._asked_together(frozenset(topics)))
@@ -171,13 +172,13 @@ class LogIdentity:
         return dict(found)
 
     def close(self) -> None:
-        """Nobody waits for an answer any more."""
+        """Cancel all requests."""
         for task in self._requests:
             task.cancel()
 
     def _asked_together(self, topics: frozenset[str]) -> _Asking:
-        """One request for all who ask in the same turn: where a broker goes, each of its partitions asks, and each
-        answer tells of all of them. Nobody gets an answer to what was asked before."""
+        """One request for all callers of the same loop turn. When a broker fails, each of its partitions asks, and
+        every answer covers all of them. No caller gets the answer to an earlier request."""
         if (asking := self._asking.get(topics)) is None:
             asking = self._asking[topics] = asyncio.create_task(self._ask(topics), name="aioparallel-topic-ids")
             self._requests.add(asking)
@@ -193,14 +194,14 @@ class LogIdentity:
             return error
         found = {} if answer is None else {topic: topic_id for topic, topic_id, _ in _topics_in(answer)}
         for topic, topic_id in found.items():
-            self.ids.setdefault(topic, topic_id)  # another one than before is news, of which run() tells
+            self.ids.setdefault(topic, topic_id)  # run() reports a changed id
         return found
 
-    # -- what is left of a log --------------------------------------------------------------------------
+    # -- how far a log is valid
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
-        """See :meth:`Client.valid_ends <aioparallel.group.client.Client.valid_ends>`. Each leader is asked by itself;
-        one that does not answer is not waited for much longer than the others."""
+        """See :meth:`Client.valid_ends <aioparallel.group.client.Client.valid_ends>`. Each leader gets a request of its
+        own. Silent leaders are not waited for much longer than the others."""
         by_leader: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, epoch in epochs.items():
             leader = self._connections.cluster.leader_for_partition(partition)
@@ -222,7 +223,7 @@ class LogIdentity:
                 task.cancel()
 
     async def _ends(self, leader: int, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Those that this leader tells."""
+        """The ends that this leader reports."""
         try:
             known = {partition: epoch for partition, epoch in epochs.items() if epoch != _UNKNOWN}
             found, foreign = await self._epoch_ends(leader, known)
@@ -231,7 +232,7 @@ class LogIdentity:
             if left := [partition for partition in epochs if epochs[partition] == _UNKNOWN]:
                 found |= await self._log_ends(leader, left, _LATEST)
         except (kafka.KafkaError, OSError) as error:
-            logger.debug("Broker %d does not tell what is left: %r", leader, error, extra={"action": "no_log_ends"})
+            logger.debug("No log ends from broker %d: %r", leader, error, extra={"action": "no_log_ends"})
             self._connections.force_metadata_update()
             return {}
         return found
@@ -239,7 +240,7 @@ class LogIdentity:
     async def _epoch_ends(
         self, leader: int, epochs: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """And those whose log never had that leader."""
+        """The end offsets of the epochs, and the partitions whose log never had the epoch."""
         if not epochs:
             return {}, []
         topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -251,8 +252,8 @@ class LogIdentity:
             return await self._log_ends(leader, list(epochs), _LATEST), []
         found: dict[TopicPartition, int] = {}
         foreign: list[TopicPartition] = []
-        for topic, told in answer.topics:
-            for code, number, epoch, end in told:
+        for topic, answers in answer.topics:
+            for code, number, epoch, end in answers:
                 if code != ErrorCode.NONE:
                     self._connections.force_metadata_update()
                 elif epoch == _UNKNOWN or end < 0:
@@ -264,21 +265,21 @@ class LogIdentity:
     async def _log_ends(
         self, leader: int, partitions: Collection[TopicPartition], which: int
     ) -> dict[TopicPartition, int]:
-        """Where logs begin, or end, whatever is decided."""
+        """First or end offsets of logs, including undecided transactions."""
         topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
         for topic, number in partitions:
             topics[topic].append((number, which))
         answer = cast("OffsetAnswer", await self._connections.send(leader, OffsetRequest(-1, 0, list(topics.items()))))
         return {
             TopicPartition(topic, number): offset
-            for topic, told in answer.topics
-            for number, code, *_, offset in (entry[:4] for entry in told)
+            for topic, answers in answer.topics
+            for number, code, *_, offset in (entry[:4] for entry in answers)
             if code == ErrorCode.NONE
         }
 
 
 def _topics_in(answer: Any) -> list[tuple[str, bytes, list[tuple[int, int]]]]:
-    """Name, id, and each partition with its leader's epoch, of those that are there."""
+    """Name, id, and number and leader epoch of each partition, of the topics that exist."""
     return [
         (
             topic[1],

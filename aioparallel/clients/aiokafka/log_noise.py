@@ -1,17 +1,16 @@
-"""aiokafka's loggers, without the lines that mean nothing to the user.
+"""Filters aiokafka's log lines that mean nothing to the user.
 
-aiokafka reports what happens in any healthy group as WARNING or ERROR: a coordinator that is still being elected
-when a group is new, a heartbeat that is told of a rebalance, a leader that has moved. Python prints these to stderr
-when logging is not configured, and the first start looks like a failure. While the first client starts, a filter is put
-on aiokafka's loggers, for good and for the whole process. It changes known lines only:
+aiokafka logs events of every healthy group as WARNING or ERROR: a coordinator that is being elected for a new group, a
+heartbeat that reports a rebalance, a leader that has moved. Without a logging configuration Python prints these to
+stderr, and the first start looks like a failure. So the first client to start adds a filter to aiokafka's loggers,
+permanently and for the whole process. It changes only known lines:
 
-* what belongs to normal work becomes DEBUG;
-* what the client mends itself (a request failed, it is sent again) becomes WARNING instead of ERROR, once in five
-  seconds; in between it is DEBUG. Where trying again does not mend it (a refused login) it stays ERROR, as often.
+* Events of normal operation become DEBUG.
+* Failures that the client repairs by retrying become WARNING instead of ERROR, once in five seconds, and DEBUG in
+  between. If a retry does not help (a refused login), they stay ERROR, as often.
+* Requests that log in are dropped, see ``security``: aiokafka logs each request at DEBUG, including the password.
 
-* requests that log in are dropped, see ``security``: aiokafka logs each request at DEBUG, here with the password in it.
-
-Everything else passes as it is. Failures that need somebody are raised from the client anyway.
+Everything else passes unchanged. The client raises failures that need attention in any case.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from aioparallel.security.secret import keep_logins_to_ourselves
+from aioparallel.security.secret import suppress_login_logs
 
 __all__ = ["KnownLines", "calm"]
 
@@ -31,31 +30,31 @@ LOGGERS: Final = (
     "aiokafka.consumer.fetcher",
     "aiokafka.consumer.group_coordinator",
 )
-"""A filter sees only what is logged to its own logger, not to those below it."""
+"""A filter applies only to its own logger, not to the loggers below it."""
 
 NORMAL: Final[Mapping[str, int]] = {
-    # A rebalance, as the members hear of it. Membership is reported by this package.
+    # A rebalance, as members notice it. This package logs membership itself.
     "Heartbeat failed for group %s because it is rebalancing": logging.DEBUG,
     "Heartbeat failed for group %s: generation id is not  current.": logging.DEBUG,
     "Heartbeat failed: local member_id was not recognized; resetting and re-joining group": logging.DEBUG,
-    # A coordinator that moves, or is being elected.
+    # A coordinator that moves or is being elected.
     "Group Coordinator Request failed: %s": logging.DEBUG,
     "Heartbeat failed for group %s: coordinator (node %s) is either not started or not valid": logging.DEBUG,
     "Marking the coordinator dead (node %s)for group %s.": logging.DEBUG,
     # A topic that has just been created.
     "Topic %s is not available during auto-create initialization": logging.DEBUG,
-    # Out of range is raised to the engine, which decides; aiokafka resets nothing here.
+    # The engine handles OffsetOutOfRange; aiokafka does not reset the offset here.
     "Fetch offset %s is out of range for partition %s, resetting offset": logging.DEBUG,
-    # Waited for, and in the end raised, by whoever needs the topic.
+    # The code that needs the topic waits for it, and raises at last.
     "Topic %s not found in cluster metadata": logging.DEBUG,
     "Topic %s is not authorized for this client": logging.DEBUG,
-    # Mended by trying again.
+    # Repaired by a retry.
     "Error sending %s to node %s [%s] -- marking coordinator dead": logging.WARNING,
     "Failed fetch messages from %s: %s": logging.WARNING,
     "Failed fetch offsets from %s: %s": logging.WARNING,
     "Heartbeat send request failed: %s. Will retry.": logging.WARNING,
     "Heartbeat session expired - marking coordinator dead": logging.WARNING,
-    # Each connection says so anew.
+    # Logged for each connection.
     "Sending username and password in the clear": logging.WARNING,
     "LeaveGroup request failed: %s": logging.WARNING,
     'Unable connect to "%s:%s": %s': logging.WARNING,
@@ -63,40 +62,40 @@ NORMAL: Final[Mapping[str, int]] = {
     "Unable to update metadata from %s": logging.WARNING,
     'Unable to request metadata from "%s:%s": %s': logging.WARNING,
 }
-"""aiokafka's messages, before formatting, and the level they deserve."""
+"""aiokafka's messages before formatting, with the level they should have."""
 
 
 _PAUSE: Final = 5.0
-"""Seconds until a line that is mended by trying again is worth telling anew: tries are many while a broker is away."""
+"""Seconds before a line about a retried failure is logged again: retries are frequent while a broker is away."""
 
 
 class KnownLines(logging.Filter):
-    """Gives the lines of :data:`NORMAL` their own level, and those that come again and again only now and then."""
+    """Sets the level of the lines in :data:`NORMAL`, and limits how often retried failures are logged."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._told: dict[tuple[str, str], float] = {}
+        self._last_logged: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is still of interest, with its level lowered."""
+        """Lower the record's level. Returns whether to log it."""
         if record.levelno == logging.DEBUG:
             return True
         level = NORMAL.get(record.msg) if isinstance(record.msg, str) else None
         if level is None or level > record.levelno:
             return True
-        is_tried_again = level == logging.WARNING
+        is_retried = level == logging.WARNING
         if _is_real(record):
             level = record.levelno
-        if is_tried_again and self._is_repetition(record):
+        if is_retried and self._is_repetition(record):
             level = logging.DEBUG
         record.levelno, record.levelname = level, logging.getLevelName(level)
         return logging.getLogger(record.name).isEnabledFor(level)
 
     def _is_repetition(self, record: logging.LogRecord) -> bool:
         line = record.name, str(record.msg)
-        if record.created - self._told.get(line, 0.0) < _PAUSE:
+        if record.created - self._last_logged.get(line, 0.0) < _PAUSE:
             return True
-        self._told[line] = record.created
+        self._last_logged[line] = record.created
         return False
 
 
@@ -104,13 +103,13 @@ _KNOWN_LINES: Final = KnownLines()
 
 
 def calm() -> None:
-    """Put the filter on aiokafka's loggers. Once is enough; more often does no harm."""
-    keep_logins_to_ourselves()
+    """Add the filter to aiokafka's loggers. May be called again."""
+    suppress_login_logs()
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_KNOWN_LINES)
 
 
 def _is_real(record: logging.LogRecord) -> bool:
-    """A failed lookup is normal only where it passes: not for a user without permission."""
+    """Whether the failure is permanent, such as a missing permission."""
     errors = [arg for arg in record.args or () if isinstance(arg, Exception)]
     return record.levelno >= logging.ERROR and any(getattr(e, "retriable", True) is False for e in errors)

@@ -1,4 +1,4 @@
-"""One pass over the records that some partitions hold now, without a group."""
+"""Reads the current records of some partitions once, without a group."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 
 import aiokafka.errors as kafka
 from aiokafka import AIOKafkaConsumer
-from aiokafka import TopicPartition as Place  # its own: it takes no other
+from aiokafka import TopicPartition as Place  # required by aiokafka's assign() and seek()
 
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.connecting import find_broker
@@ -18,7 +18,7 @@ from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Fetcher
 from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
 from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER
-from aioparallel.clients.aiokafka.settings import aiokafkas, connection_options
+from aioparallel.clients.aiokafka.settings import aiokafka_options, connection_options
 from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.group.client import Fetched, Span
 from aioparallel.records import TopicPartition
@@ -26,16 +26,16 @@ from aioparallel.records import TopicPartition
 __all__ = ["read_spans"]
 
 MOST_AT_ONCE: Final = 500
-"""Records in one portion; replay sends so many before it marks them."""
+"""Most records of one batch. Replay sends these before it marks them."""
 
 POLL: Final = 0.5
-"""Seconds until it is looked again, without data, where a partition stands."""
+"""Seconds between checks of positions while there is no data."""
 STALLED: Final = 30.0
-"""Seconds without any progress after which reading is given up."""
+"""Seconds without progress before reading fails."""
 
 STOP_TIMEOUT: Final = 5.0
 KNOCK_AGAIN: Final = 0.1
-"""Seconds until the brokers are tried again of which none takes a connection."""
+"""Seconds before the brokers are tried again if none accepts a connection."""
 
 
 async def read_spans(
@@ -46,15 +46,17 @@ async def read_spans(
     rebootstrap_after: float = REBOOTSTRAP_AFTER,
     cluster_id: str | None = None,
 ) -> AsyncGenerator[Fetched, None]:
-    """Read each partition from the start of its span, or of each of them, to its end, and then stop.
+    """Read each partition from the start to the end of its spans, and then stop.
 
-    ``options``: of ``aiokafka.AIOKafkaConsumer``. See :meth:`Client.read <aioparallel.group.client.Client.read>`.
-    ``rebootstrap_after``: seconds without metadata. ``cluster_id``: of the cluster to read from; None: of any.
-    Raises ClusterChanged where it is another one; FetchFailed where a record cannot be read, after those before it; and
-    TimeoutError as well, when a request is not answered for 30 seconds.
+    ``options``: options of ``aiokafka.AIOKafkaConsumer``. ``rebootstrap_after``: seconds without metadata before the
+    client rebootstraps. ``cluster_id``: the expected cluster; None accepts any. See :meth:`Client.read
+    <aioparallel.group.client.Client.read>`.
+
+    Raises ClusterChanged if the cluster is another one. Raises FetchFailed for a record that cannot be read, after the
+    records before it. Raises TimeoutError if a request is not answered for 30 seconds.
     """
     left: dict[Place, deque[Span]] = {}
-    ends: dict[Place, int] = {}  # the last span may be empty: its end is told all the same
+    ends: dict[Place, int] = {}  # reported even if the last span is empty
     for partition, given in spans.items():
         each = [given] if isinstance(given, Span) else given
         if some := deque(span for span in each if span.start < span.end):
@@ -67,10 +69,10 @@ async def read_spans(
     consumer = AIOKafkaConsumer(
         bootstrap_servers=bootstrap_servers,
         **{
-            **aiokafkas(options),
+            **aiokafka_options(options),
             "group_id": None,
             "enable_auto_commit": False,
-            "auto_offset_reset": "earliest",  # what retention took away meanwhile is passed
+            "auto_offset_reset": "earliest",  # skips what retention has deleted meanwhile
             "isolation_level": "read_committed",
         },
     )
@@ -95,7 +97,7 @@ async def read_spans(
 
 
 async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapping[str, object]) -> None:
-    """Connect to a broker that answers, and do not wait for one that hangs where another can tell."""
+    """Connect to a broker that answers, rather than wait for one that hangs."""
     try:
         server = await find_broker(bootstrap_servers, connection_options(options), STALLED, KNOCK_AGAIN)
     except TimeoutError as error:
@@ -111,13 +113,13 @@ async def _read(
     loop = asyncio.get_running_loop()
     positions = {tp: some[0].start for tp, some in left.items()}
     fetcher = cast("Fetcher", cast("Consumer", consumer)._fetcher)
-    # And no getmany(): where a batch is damaged that loses what came before it, and does not say where it stands.
+    # Not getmany(): at a damaged batch it loses the records before it, and does not report its position.
     walk = FetchWalk(fetcher, cast("Consumer", consumer)._subscription, FetchedEpochs(), read_committed=True)
     moved = loop.time()
     while left:
         if broker_watch.failure is not None:
             raise broker_watch.failure
-        # Of a partition that is read nothing more is taken, and no error either.
+        # Takes no records or errors of partitions that are complete.
         quotas = {TopicPartition(*tp): MOST_AT_ONCE for tp in left}
         found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}
         if not found:
@@ -125,7 +127,7 @@ async def _read(
             found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}
         for tp, some in list(left.items()):
             span = some[0]
-            # Also where nothing was delivered: what lies behind may be gaps only, and just the position tells.
+            # Also without records: at the end of a span there may be only gaps, which move just the position.
             next_offset = min(await _position(consumer, tp), span.end)
             if next_offset == positions[tp]:
                 continue
@@ -139,35 +141,35 @@ async def _read(
                     del left[tp]
                     consumer.pause(tp)
             partition = TopicPartition(*tp)
-            told = next_offset if tp in left else ends[tp]
-            yield Fetched(partition, [one for one in found.get(partition, ()) if one.offset < span.end], told)
-            moved = loop.time()  # what was done with it took its own time
+            reported = next_offset if tp in left else ends[tp]
+            yield Fetched(partition, [one for one in found.get(partition, ()) if one.offset < span.end], reported)
+            moved = loop.time()  # without the time that the caller took
         if loop.time() - moved > STALLED:
             at = ", ".join(f"{tp} at offset {positions[tp]}" for tp in sorted(left))
             raise ClientError(f"no record has come for {STALLED:g} s ({at}); is the cluster reachable?")
 
 
 async def _position(consumer: Any, tp: Place) -> int:
-    """aiokafka waits for ever when the position has to be asked for: where retention has taken it away."""
+    """The position. aiokafka waits for ever when it must query the position after retention has deleted it."""
     async with deadline(STALLED, f"asking where {tp.topic}-{tp.partition} begins"):
         return int(await consumer.position(tp))
 
 
 async def _data(fetcher: Fetcher, timeout: float) -> None:
-    """Wait until something was fetched, or for so long."""
+    """Wait up to ``timeout`` seconds for fetched data."""
     waiter = fetcher._create_fetch_waiter()
     try:
         await asyncio.wait([waiter], timeout=timeout)
         if waiter.done():
-            waiter.result()  # what aiokafka cannot go on after
+            waiter.result()  # raises a fatal error of aiokafka
     finally:
         waiter.cancel()
 
 
 async def _stop(consumer: Any) -> None:
-    """Never raises but when cancelled: what was read is what counts.
+    """Stop the consumer, ignoring errors. Raises only CancelledError.
 
-    As a task of its own: aiokafka's ``stop`` can end with a CancelledError that nobody sent.
+    Runs as a task, because aiokafka's ``stop`` may raise a CancelledError of its own.
     """
     stopping = asyncio.create_task(consumer.stop())
     stopping.add_done_callback(lambda task: task.cancelled() or task.exception())

@@ -1,15 +1,15 @@
-"""aiokafka's rebalance callbacks turned into assigned, revoked and lost.
+"""Turns aiokafka's rebalance callbacks into assigned, revoked and lost.
 
-What aiokafka does, and what is made of it:
+How aiokafka behaves, and what this module does about it:
 
-* It rebalances eagerly: ``on_partitions_revoked`` with everything before each join, ``on_partitions_assigned`` with
-  everything after it. In between the member holds nothing.
-* The set given to ``on_partitions_revoked`` can be one assignment old (a subscription by pattern that changes while
-  the callback of the last join runs). So what is held is counted here, and the argument is not read.
-* It has no callback for a lost session. When the coordinator does not know the member any more, ``reset_generation``
-  is called, from the heartbeat or from the join, and the revoked callback comes later, with generation -1. So
-  ``reset_generation`` is where ``lost`` comes from, at once.
-* It logs exceptions of callbacks and goes on. They are kept here, for the next fetch to raise.
+* It rebalances eagerly: it calls ``on_partitions_revoked`` with all partitions before each join, and
+  ``on_partitions_assigned`` with all partitions after it. In between the member has no partitions.
+* The argument of ``on_partitions_revoked`` may be an assignment behind, if a pattern subscription changes while the
+  callback of the last join runs. So the assigned partitions are tracked here, and the argument is ignored.
+* It has no callback for a lost session. When the coordinator no longer knows the member, the heartbeat or the join
+  calls ``reset_generation``. The revoked callback follows later, with generation -1. So ``lost`` is triggered in
+  ``reset_generation``, immediately.
+* It logs exceptions of callbacks and continues. They are stored here, and the next fetch raises them.
 * It does not know that a member with a ``group_instance_id`` can be fenced: see ``static_member.py``.
 """
 
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 
 class Membership:
-    """The listener that aiokafka gets. Each partition given to ``assigned`` ends by one ``revoked`` or one ``lost``."""
+    """The listener given to aiokafka. Each partition passed to ``assigned`` ends with one ``revoked`` or ``lost``."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Membership:
             self._static = StaticMember(coordinator, self._instance_id, self._instance_fenced)
 
     def close(self) -> None:
-        """Call the listener no more."""
+        """Stop calling the listener."""
         self._closed = True
 
     def on_partitions_assigned(self, assigned: Collection[tuple[str, int]]) -> None:
@@ -85,10 +85,10 @@ class Membership:
             self._on_failure(error)
 
     async def on_partitions_revoked(self, _revoked: Collection[tuple[str, int]]) -> None:
-        """aiokafka's callback; it joins again when this returns, and sends heartbeats until then.
+        """aiokafka's callback. aiokafka rejoins when it returns, and sends heartbeats until then.
 
-        The session may be lost while the listener gives the partitions away. They go by ``revoked`` all the same: it
-        is under way, and its commits are refused by the coordinator, as they carry the old generation.
+        The session may be lost while the listener gives up the partitions. They still end with ``revoked``, which is
+        already running. The coordinator refuses its commits, because they carry the old generation.
         """
         if self._closed or not self._held:
             return
@@ -105,12 +105,12 @@ class Membership:
             self._revoking = False
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
-        """A commit under ``generation`` was refused as of a member that is gone; ``instance_fenced``: as another one
-        has its ``group_instance_id``.
+        """A commit with ``generation`` was refused because the member is gone. ``instance_fenced``: because another
+        process uses its ``group_instance_id``.
 
-        If aiokafka still believes in that very generation, it learns it here instead of at its next heartbeat. An
-        older generation says nothing about the newer one: that one must not be thrown away. Nor is a join disturbed:
-        the coordinator may be in the next generation already, while its answer to our join is still on the way.
+        If this is still aiokafka's current generation, aiokafka is reset now instead of at its next heartbeat. The
+        refusal of an older generation says nothing about the current one, which must not be discarded. A join in
+        progress is not disturbed: the coordinator may have begun the next generation while its answer is on the way.
         """
         if instance_fenced and self._static is not None:
             self._static.fenced(generation.member_id)
@@ -120,20 +120,20 @@ class Membership:
             self._coordinator.reset_generation()
 
     def _generation_reset(self) -> None:
-        """In the place of the coordinator's ``reset_generation``: the session is lost, whoever found out."""
+        """Replaces the coordinator's ``reset_generation``: the session is lost."""
         self._reset_generation()
         if self._held and not self._closed:
             self._lose()
 
     def _instance_fenced(self) -> None:
-        """Another process has the ``group_instance_id``: all is lost, and nothing joins again."""
+        """Another process uses the ``group_instance_id``: all partitions are lost, and the member does not rejoin."""
         if self._closed:
             return
         partitions, self._held = self._held, frozenset()
         error = InstanceFenced(self._group_id, str(self._instance_id))
         logger.warning(
-            "Another process has joined group %s with the group_instance_id %s of this one: %d partitions go without a "
-            "commit",
+            "Another process has joined group %s with the group_instance_id %s of this one: %d partitions are lost "
+            "without a commit",
             self._group_id,
             self._instance_id,
             len(partitions),
@@ -152,7 +152,7 @@ class Membership:
         partitions, self._held = self._held, frozenset()
         logger.warning(
             "The session in group %s is lost (no heartbeat arrived in time, or the coordinator forgot this member): "
-            "%d partitions go without a commit; joining again",
+            "%d partitions are lost without a commit; rejoining",
             self._group_id,
             len(partitions),
             extra={"action": "lost", "group_id": self._group_id, "count": len(partitions)},
@@ -163,5 +163,5 @@ class Membership:
             self._on_failure(error)
 
 
-# aiokafka asks for an instance of its own abstract class; it has no types, so it cannot be a base here.
+# aiokafka requires an instance of its abstract class, which cannot be a base class here because it is untyped.
 ConsumerRebalanceListener.register(Membership)

@@ -24,7 +24,7 @@ _READ_UNCOMMITTED: Final = 0
 
 
 class WholeName:
-    """A pattern for aiokafka, which asks ``match``: here the whole name of the topic must match."""
+    """A topic pattern for aiokafka that must match the whole name."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
         self._pattern = pattern
@@ -38,10 +38,10 @@ class WholeName:
 
 
 def keep_all_topics(connections: Connections) -> None:
-    """For a subscription by pattern: go on asking for all topics.
+    """Keep requesting all topics, for a subscription by pattern.
 
-    aiokafka's ``add_topic``, called for a partition it does not know, would begin a list with this one topic; the
-    pattern would then match nothing else, and the group would rebalance.
+    When aiokafka meets an unknown partition it calls ``add_topic``, which would reduce the metadata to this one topic.
+    The pattern would then match nothing else, and the group would rebalance.
     """
     connections.add_topic = lambda _topic: connections.force_metadata_update()
 
@@ -49,7 +49,7 @@ def keep_all_topics(connections: Connections) -> None:
 async def topic_partitions(
     consumer: Consumer, topics: Collection[str] | re.Pattern[str], timeout: float, retry_backoff: float
 ) -> set[TopicPartition]:
-    """All partitions of these topics, or of those whose whole name matches. Asks for all topics: creates none."""
+    """All partitions of these topics, or of those whose whole name matches. Requests all topics, so none is created."""
     async with deadline(timeout, f"asking for the partitions of {_named(topics)}"):
         cluster = await _all_topics(consumer, retry_backoff)
     known = cluster.topics(consumer._exclude_internal_topics)
@@ -58,8 +58,7 @@ async def topic_partitions(
 
 
 async def cleanup_policy(connections: Connections, topic: str, timeout: float) -> str | None:
-    """The topic's ``cleanup.policy``, asked of any broker, once; None where that does not tell: not for everybody, or
-    not at all."""
+    """The topic's ``cleanup.policy``, requested once from any broker. None if the request fails or is not allowed."""
     node = connections.get_random_node()
     if node is None:
         return None
@@ -77,29 +76,29 @@ async def _all_topics(consumer: Consumer, retry_backoff: float) -> ClusterView:
         try:
             return await consumer._client.fetch_all_metadata()
         except kafka.KafkaError:
-            # aiokafka says "over all known brokers" and not why; whatever it was, the deadline ends it.
+            # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
             await asyncio.sleep(retry_backoff)
 
 
 class LogEnds:
-    """Where logs begin and end, asked from the brokers. aiokafka tries on for the time it is given."""
+    """Queries where logs begin and end. aiokafka retries until the timeout."""
 
     def __init__(self, fetcher: Fetcher) -> None:
         self._fetcher = fetcher
 
     async def beginning(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The first offset each log holds."""
+        """The first offset of each log."""
         async with deadline(timeout, f"asking for the first offsets of {_listed(partitions)}"):
             found = await self._fetcher.beginning_offsets(list(partitions), timeout * 1000)
         return {TopicPartition(*tp): offset for tp, offset in found.items()}
 
     async def end(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The offset the next record gets; under read_committed the end of what is decided."""
+        """The offset of the next record; under read_committed, the last stable offset."""
         return await self._end(self._fetcher, partitions, timeout)
 
     async def written(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The offset the next record gets, whatever is decided."""
-        # One that asks for the other isolation level: the level is the fetcher's, no argument.
+        """The offset of the next record, including undecided transactions."""
+        # A copy, because the isolation level is an attribute of the fetcher.
         fetcher = copy.copy(self._fetcher)
         fetcher._isolation_level = _READ_UNCOMMITTED
         return await self._end(fetcher, partitions, timeout)

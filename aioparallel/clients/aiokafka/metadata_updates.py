@@ -1,8 +1,8 @@
-"""Metadata, in the place of aiokafka's ``_metadata_update``: of whoever answers first.
+"""Metadata updates, in place of aiokafka's ``_metadata_update``. The first answer counts.
 
-Asked are the brokers that are known, one after the other without waiting for the one before, and then the configured
-addresses: at once where all brokers have failed, after five seconds where they say nothing. A client that has had no
-metadata for five minutes, or is told so by a broker, drops its connections and begins again from the configured
+Known brokers are asked one after the other, each without waiting for the one before. Then the configured addresses are
+asked: at once if all brokers have failed, after five seconds if they are silent. The client rebootstraps when it has
+had no metadata for five minutes, or when a broker tells it to: it closes its connections and starts from the configured
 addresses (KIP-899, KIP-1102).
 """
 
@@ -17,7 +17,7 @@ from aiokafka.client import ConnectionGroup
 
 from aioparallel.clients.aiokafka.bootstrapping import ROUND, Bootstrap
 from aioparallel.clients.aiokafka.connector import Connector, cut
-from aioparallel.clients.aiokafka.first_answer import first_answer, given_up
+from aioparallel.clients.aiokafka.first_answer import cancel_all, first_answer
 from aioparallel.clients.aiokafka.internals import ClusterView, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of, error_of
 from aioparallel.codes import ErrorCode
@@ -28,23 +28,25 @@ __all__ = ["BOOTSTRAP", "REBOOTSTRAP_AFTER", "MetadataUpdates"]
 logger = logging.getLogger(__name__)
 
 REBOOTSTRAP_AFTER: Final = 300.0
-"""Seconds without metadata after which a client begins again, as Kafka's own do."""
+"""Seconds without metadata before a client rebootstraps, as in Kafka's own clients."""
 BOOTSTRAP: Final = "bootstrap"
-"""How aiokafka names the node of its first connection, which it keeps until it knows a broker."""
+"""aiokafka's name for the node of its first connection, which it keeps until it knows a broker."""
 _KNOWN_FIRST: Final = 5.0
-"""Seconds for the known brokers, before the configured addresses are asked as well."""
-_SENT_AWAY: Final = 10.0
-"""Seconds in which a client that begins again asks the configured addresses only."""
+"""Seconds for the known brokers before the configured addresses are asked as well."""
+_CONFIGURED_ONLY: Final = 10.0
+"""Seconds after a rebootstrap in which only the configured addresses are asked."""
 _PAUSE: Final = 0.1
 """Seconds between two updates. aiokafka repeats them without a pause while a partition has no leader."""
-_TELL_AGAIN: Final = 10.0
-"""Seconds until it is worth telling anew that there is no metadata."""
+_LOG_INTERVAL: Final = 10.0
+"""Seconds between two log lines about missing metadata."""
 
 
 class MetadataUpdates:
-    """Of one client. ``brokers()``: those that are known, in the order in which to ask them. ``ask(node, request)``:
-    one of them; None where it does not answer. ``rebootstrap_after``: seconds without metadata after which it begins
-    again. ``on_failure(error)``: called once where there is another cluster; nothing is connected then."""
+    """The metadata updates of one client.
+
+    ``brokers()``: the known brokers, in the order to ask them. ``ask(node, request)``: asks one broker; None if it does
+    not answer. ``rebootstrap_after``: seconds without metadata before the client rebootstraps. ``on_failure(error)`` is
+    called once if another cluster is found; no connection is opened after that."""
 
     def __init__(
         self,
@@ -67,15 +69,15 @@ class MetadataUpdates:
         self._loop = asyncio.get_running_loop()
         self._last_update = self._loop.time() - _PAUSE
         self._without_since: float | None = None
-        self._told_at = -_TELL_AGAIN
-        self._sent_away_until = self._loop.time()
+        self._logged_at = -_LOG_INTERVAL
+        self._configured_only_until = self._loop.time()
         connections._metadata_update = self.update
         self._update_metadata = connections.cluster.update_metadata
         connections.cluster.update_metadata = self._updated  # type: ignore[method-assign]
 
     async def update(self, cluster: ClusterView, topics: Collection[str] | None) -> bool:
-        """``AIOKafkaClient._metadata_update``: of these topics, or all. Creates none: aiokafka lets a broker create
-        the topics it is asked for, so a subscribed topic that is deleted would come back, empty."""
+        """``AIOKafkaClient._metadata_update`` for these topics, or all. It creates none. aiokafka's allows brokers to
+        create the topics in the request, so a subscribed topic that is deleted would return, empty."""
         pause = self._last_update + _PAUSE - self._loop.time()
         self._last_update = max(self._loop.time(), self._last_update + _PAUSE)
         if pause > 0:
@@ -93,22 +95,22 @@ class MetadataUpdates:
         now = self._loop.time()
         since = now if self._without_since is None else self._without_since
         if now - since >= self._rebootstrap_after:
-            self._begin_again(f"no metadata for {now - since:.0f} s")
+            self._rebootstrap(f"no metadata for {now - since:.0f} s")
             since = self._without_since = now
         try:
             async with asyncio.timeout_at(since + self._rebootstrap_after):
                 answer = await self._answer(request)
         except TimeoutError:
-            answer = None  # the next one begins again
+            answer = None  # the next update rebootstraps
         if answer is not None:
             self._without_since = None
         elif self.failure is None:
             self._without_since = since
-            self._tell_without_metadata(self._loop.time() - since)
+            self._log_no_metadata(self._loop.time() - since)
         return answer
 
     async def _answer(self, request: object) -> MetadataAnswer | None:
-        """Of whoever is first; None where all have failed."""
+        """The first answer; None if all brokers and addresses fail."""
         if self.failure is not None:
             return None
         known = asyncio.create_task(first_answer(self._known(), lambda node: self._known_answer(node, request)))
@@ -127,16 +129,16 @@ class MetadataUpdates:
                         return self._from_configured(answer)
                     if known.done():
                         if (answer := known.result()) is None:
-                            self._nobody()
+                            self._check_cluster()
                         return answer
                     dialled = None
             return known.result()
         finally:
-            await given_up([task for task in (known, dialled) if task is not None])
+            await cancel_all([task for task in (known, dialled) if task is not None])
 
     def _known(self) -> list[object]:
-        """Who is asked first."""
-        if self._loop.time() < self._sent_away_until:
+        """The nodes to ask first."""
+        if self._loop.time() < self._configured_only_until:
             return []
         kept = (BOOTSTRAP, ConnectionGroup.DEFAULT) in self._connections._conns
         return [*self._brokers(), *([BOOTSTRAP] if kept else [])]
@@ -146,7 +148,7 @@ class MetadataUpdates:
         if answer is None:
             return None
         if error_of(answer) == ErrorCode.REBOOTSTRAP_REQUIRED:
-            self._begin_again(f"broker {node} answers REBOOTSTRAP_REQUIRED")
+            self._rebootstrap(f"broker {node} answers REBOOTSTRAP_REQUIRED")
             return None
         if not self._bootstrap.is_ours(cluster_id_of(answer)):
             self._cut(node)
@@ -154,16 +156,16 @@ class MetadataUpdates:
         return answer
 
     def _from_configured(self, answer: MetadataAnswer) -> MetadataAnswer:
-        self._sent_away_until = self._loop.time()
+        self._configured_only_until = self._loop.time()
         logger.info(
-            "Metadata comes from %s: no broker that was known has told it",
+            "Metadata comes from %s, because no known broker answered",
             self._bootstrap.servers,
             extra={"action": "rebootstrapped", "bootstrap_servers": self._bootstrap.servers},
         )
         return answer
 
-    def _nobody(self) -> None:
-        """None has answered; where another cluster has, that is the end."""
+    def _check_cluster(self) -> None:
+        """Fail for good if only another cluster has answered."""
         failure = self._bootstrap.other_cluster
         if failure is None or self.failure is not None:
             return
@@ -173,29 +175,29 @@ class MetadataUpdates:
         self._cut()
         self._on_failure(failure)
 
-    def _begin_again(self, why: str) -> None:
-        """Drop all connections, and ask the configured addresses only, for a while."""
-        if self._loop.time() < self._sent_away_until:
+    def _rebootstrap(self, why: str) -> None:
+        """Close all connections, and ask only the configured addresses for a while."""
+        if self._loop.time() < self._configured_only_until:
             return
         logger.warning(
-            "All connections are dropped (%s); beginning again from %s",
+            "All connections are closed (%s); rebootstrapping from %s",
             why,
             self._bootstrap.servers,
             extra={"action": "rebootstrap", "bootstrap_servers": self._bootstrap.servers},
         )
-        self._sent_away_until = self._loop.time() + _SENT_AWAY
+        self._configured_only_until = self._loop.time() + _CONFIGURED_ONLY
         self._cut()
 
     def _cut(self, node: object = None) -> None:
-        """The connections to this node, or all."""
+        """Close the connections to this node, or all."""
         for (of, _), connection in list(self._connections._conns.items()):
             if node in {None, of}:
                 cut(connection)
 
-    # -- taking it in
+    # -- applying metadata
 
     def _updated(self, metadata: MetadataAnswer) -> None:
-        """Also that which aiokafka begins with: it says first which cluster is ours."""
+        """Called for aiokafka's first update as well, which decides the client's cluster."""
         self._bootstrap.is_ours(cluster_id_of(metadata))
         self._update_metadata(metadata)
 
@@ -203,20 +205,20 @@ class MetadataUpdates:
         current = self._connections.cluster
         before = {broker.nodeId: (broker.host, broker.port) for broker in current.brokers()}
         cluster.update_metadata(answer)
-        # The first connection is only good for learning who the brokers are.
+        # The first connection serves only to learn the brokers.
         first = (BOOTSTRAP, ConnectionGroup.DEFAULT)
         if first in self._connections._conns and current.brokers():
             self._connections._conns.pop(first).close()
         for broker in current.brokers():
             if (broker.host, broker.port) != before.get(broker.nodeId, (broker.host, broker.port)):
-                self._cut(broker.nodeId)  # what is there leads to the address before
+                self._cut(broker.nodeId)  # its connections lead to the old address
 
-    def _tell_without_metadata(self, seconds: float) -> None:
-        """Now and then: it is asked for ten times a second, as long as no broker is there."""
+    def _log_no_metadata(self, seconds: float) -> None:
+        """Log occasionally: without a broker there are ten updates a second."""
         now = self._loop.time()
-        if now - self._told_at < _TELL_AGAIN:
+        if now - self._logged_at < _LOG_INTERVAL:
             return
-        self._told_at = now
+        self._logged_at = now
         known = [f"{broker.host}:{broker.port}" for broker in self._connections.cluster.brokers()]
         logger.warning(
             "No metadata for %.0f s: no broker answers (%s), nor do the configured addresses (%s)",

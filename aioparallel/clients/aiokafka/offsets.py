@@ -1,10 +1,10 @@
-"""Commits with a generation, and committed offsets with their texts.
+"""Commits with a generation, and committed offsets with their metadata.
 
-aiokafka's ``commit`` takes the generation that is current when the request is sent, tries for ever, and hides the
-results of single partitions. An old commit was seen to overwrite a new owner's: it was retried across a rebalance and
-then sent under the new generation. Its ``fetch_committed_offsets`` does not look at the answer's own error code (Kafka
-since 0.10.2 answers a coordinator that is still loading with that code and no partitions), so that nothing seems to be
-committed. Here both requests are sent as they are, one attempt each.
+aiokafka's ``commit`` uses the generation that is current when it sends the request. It retries for ever, and hides the
+results of single partitions. An old commit overwrote a new owner's in a test: it was retried across a rebalance and
+sent with the new generation. aiokafka's ``fetch_committed_offsets`` ignores the answer's top-level error code. Since
+Kafka 0.10.2, a coordinator that is loading answers with that code and no partitions, so nothing seems to be committed.
+Here each request is sent once, unchanged.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ _FAULTS: Final[Mapping[int, CommitFault]] = {
     ErrorCode.ILLEGAL_GENERATION: CommitFault.FENCED,
     ErrorCode.INVALID_GROUP_ID: CommitFault.REFUSED,
     ErrorCode.UNKNOWN_MEMBER_ID: CommitFault.FENCED,
-    # The whole request is one batch of the offsets topic, and larger than that topic takes.
+    # The whole request is one batch of the offsets topic, and exceeds that topic's limit.
     ErrorCode.INVALID_COMMIT_OFFSET_SIZE: CommitFault.METADATA_TOO_LARGE,
     ErrorCode.TOPIC_AUTHORIZATION_FAILED: CommitFault.REFUSED,
     ErrorCode.GROUP_AUTHORIZATION_FAILED: CommitFault.REFUSED,
     ErrorCode.UNSUPPORTED_VERSION: CommitFault.REFUSED,
     ErrorCode.INVALID_REQUEST: CommitFault.REFUSED,
-    # It was made anew under its name; what is committed is of the one before.
+    # The topic was recreated, and the offset belongs to the old one.
     ErrorCode.UNKNOWN_TOPIC_ID: CommitFault.REFUSED,
     ErrorCode.FENCED_INSTANCE_ID: CommitFault.FENCED,
     ErrorCode.FENCED_MEMBER_EPOCH: CommitFault.FENCED,
     ErrorCode.STALE_MEMBER_EPOCH: CommitFault.FENCED,
 }
-"""What each code means for a commit; any other may work later."""
+"""What an error code means for a commit. All other codes are retriable."""
 
 _COORDINATOR_GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
 _SOON: Final = 2.0
-"""Seconds for the ids of topics."""
+"""Timeout of the request for topic ids, in seconds."""
 _BROKERS_RETENTION: Final = OffsetCommitRequest.DEFAULT_RETENTION_TIME
 
 
 class GroupOffsets:
-    """The offsets of one group, at its coordinator."""
+    """The offsets of one group at its coordinator."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class GroupOffsets:
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> dict[TopicPartition, CommitFault | None]:
-        """One request, one attempt. Raises nothing but CancelledError; then the request may still arrive."""
+        """Send one request, once. Raises only CancelledError, after which the request may still arrive."""
         if not offsets:
             return {}
         request = self._request(offsets, generation)
@@ -117,14 +117,14 @@ class GroupOffsets:
 
     def _results(
         self,
-        told: Mapping[TopicPartition, int],
+        codes_by_partition: Mapping[TopicPartition, int],
         offsets: Mapping[TopicPartition, Committed],
         generation: Generation,
     ) -> dict[TopicPartition, CommitFault | None]:
-        # A partition that the answer leaves out was not acknowledged.
+        # A partition missing from the answer was not acknowledged.
         results: dict[TopicPartition, CommitFault | None] = dict.fromkeys(offsets, CommitFault.RETRIABLE)
         codes: set[int] = set()
-        for partition, code in told.items():
+        for partition, code in codes_by_partition.items():
             codes.add(code)
             results[partition] = self._fault(code, offsets)
         if codes & _COORDINATOR_GONE:
@@ -145,7 +145,7 @@ class GroupOffsets:
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> dict[TopicPartition, Committed]:
-        """The committed offsets of these partitions, tried again until the time is up."""
+        """The committed offsets of these partitions. Retries until the timeout."""
         if not partitions:
             return {}
         topics: defaultdict[str, list[int]] = defaultdict(list)
@@ -164,7 +164,7 @@ class GroupOffsets:
                 await asyncio.sleep(self._retry_backoff)
 
     async def _ids_of(self, topics: Collection[str]) -> Mapping[str, bytes]:
-        """Those that are told at once; without all of them the offsets are asked for by the topics' names."""
+        """The topic ids, if available at once. Otherwise the offsets are requested by topic name."""
         try:
             return await self._topic_ids(topics, _SOON)
         except TimeoutError:
@@ -173,21 +173,21 @@ class GroupOffsets:
     def _read(
         self,
         error_code: int,
-        told: Collection[tuple[TopicPartition, int, int, str | None, int]],
+        answers: Collection[tuple[TopicPartition, int, int, str | None, int]],
         wanted: set[TopicPartition],
     ) -> dict[TopicPartition, Committed]:
         self._check(error_code, f"group {self._group_id!r}")
         found: dict[TopicPartition, Committed] = {}
-        for partition, offset, leader_epoch, metadata, code in told:
+        for partition, offset, leader_epoch, metadata, code in answers:
             if code == ErrorCode.UNKNOWN_TOPIC_ID:
-                continue  # who has told the id knows less than the coordinator, or more: it is asked for anew
+                continue  # the id or the coordinator is outdated: retry with a new id
             if code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._check(code, partition.topic)
             if offset >= 0 and code == ErrorCode.NONE:
                 found[partition] = Committed(offset, metadata or "", leader_epoch)
             wanted.discard(partition)
         if wanted:
-            # Not the same as "nothing committed", which is offset -1: the log must not be read from its start.
+            # Unlike offset -1 this does not mean "nothing committed": the log must not be read from its start.
             raise kafka.GroupLoadInProgressError(f"no answer about {sorted(wanted)[:5]}")
         return found
 
@@ -199,7 +199,7 @@ class GroupOffsets:
         raise kafka.for_code(code)(what)
 
     async def _send(self, request: object) -> object:
-        """Send to the group's coordinator, found first if need be; one attempt."""
+        """Send once to the group's coordinator, which is looked up if unknown."""
         await self._coordinator.ensure_coordinator_known()
         node = self._coordinator.coordinator_id
         if node is None:
@@ -207,7 +207,7 @@ class GroupOffsets:
         try:
             return await self._connections.send(node, request, group=ConnectionGroup.COORDINATION)
         except kafka.KafkaError:
-            # Unless somebody has found another one meanwhile.
+            # Unless another coordinator was found meanwhile.
             if self._coordinator.coordinator_id == node:
                 self._coordinator.coordinator_dead()
             raise

@@ -1,4 +1,6 @@
-"""A cluster as the producer needs it, through aiokafka's connections."""
+# ruff: noqa: D102 - documented in aioparallel.clients.producing.brokers.Brokers
+
+"""The cluster for the producer, through aiokafka's connections."""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch, first_answer
-from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
+from aioparallel.clients.aiokafka.connecting import close_or_cut_off, find_broker
 from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.internals import ClusterView
 from aioparallel.clients.aiokafka.log_noise import calm
@@ -34,22 +36,20 @@ __all__ = ["AiokafkaBrokers"]
 logger = logging.getLogger(__name__)
 
 _ALL: Final = -1
-"""``acks``: an answer only when all in-sync replicas have it."""
+"""``acks``: the leader answers when all in-sync replicas have the batch."""
 _TRANSACTION_TIMEOUT_MS: Final = 60_000
-"""Part of the request, though nothing is done with it where there is no transaction."""
+"""Required in the request, but unused without a transaction."""
 _IDLE: Final = 20.0
-"""Seconds without an answer after which a connection is tried before outputs go over it: a load balancer or a firewall
-may have dropped it in silence, and outputs would wait there for as long as a request may take."""
-_TRY: Final = 2.0
-"""Seconds for the answer to that."""
-_GRACE: Final = 0.7
-"""Part of the time for closing that goes to a clean end; the rest is for cutting off what is left."""
+"""Seconds without an answer before a connection is probed. A load balancer or firewall may have dropped it silently,
+and outputs would wait for the whole request timeout."""
+_PROBE_TIMEOUT: Final = 2.0
+"""Seconds for the answer to a probe."""
 
 
 class AiokafkaBrokers:
-    """See :class:`~aioparallel.clients.producing.brokers.Brokers` for each call.
+    """Implements :class:`~aioparallel.clients.producing.brokers.Brokers`.
 
-    ``on_metadata``: called within each update of the metadata, and when there is a :attr:`failure`.
+    ``on_metadata`` is called after each metadata update, and when :attr:`failure` is set.
     """
 
     def __init__(self, settings: ProducerSettings, on_metadata: Callable[[], None]) -> None:
@@ -58,24 +58,20 @@ class AiokafkaBrokers:
         self._connections: ProducerConnections | None = None
         self._broker_watch: BrokerWatch | None = None
         self._topics: set[str] = set()
-        self._addresses: dict[int, str] = {}  # also of brokers that the metadata has dropped: they hang, or are dead
+        self._addresses: dict[int, str] = {}  # including brokers that are no longer in the metadata
         self._scopes: defaultdict[int, set[asyncio.Timeout]] = defaultdict(set)  # requests to each node
         self._connected_at = 0.0  # on the loop's clock
         self._answered_at: dict[int, float] = {}  # by node
 
     @property
     def is_connected(self) -> bool:
-        """Whether :meth:`connect` has succeeded; connections that break after that are made again."""
         return self._connections is not None
 
     @property
     def failure(self) -> ClusterChanged | None:
-        """Why nothing can be sent any more, for good."""
         return None if self._broker_watch is None else self._broker_watch.failure
 
     async def connect(self, timeout: float) -> None:
-        """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
-        ``timeout`` seconds."""
         calm()
         settings = self._settings
         ends = asyncio.get_running_loop().time() + timeout
@@ -90,7 +86,7 @@ class AiokafkaBrokers:
                 settings.bootstrap_servers,
                 settings.request_timeout,
                 rebootstrap_after=settings.rebootstrap_after,
-                on_failure=lambda _failure: self._tell(),
+                on_failure=lambda _failure: self._notify(),
             )
             left = max(0.0, ends - asyncio.get_running_loop().time())
             async with asyncio.timeout(left):
@@ -116,8 +112,6 @@ class AiokafkaBrokers:
                 await asyncio.sleep(max(0.1, self._settings.retry_backoff))
 
     async def identify(self) -> Identity:
-        """A producer id that nobody else has. Raises NotAuthorized, ClusterChanged, and ConnectionError for what
-        passes."""
         if self.failure is not None:
             raise self.failure
         answer = await first_answer(self._watch().brokers(), self._ask_for_id)
@@ -137,14 +131,13 @@ class AiokafkaBrokers:
     async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:
         request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
         try:
-            await self._try_idle_connection(node)
+            await self._probe_idle_connection(node)
             return cast("ProducerIdAnswer", await self._connected().send(node, request))
         except (kafka.KafkaError, OSError) as error:
             logger.debug("No producer id from broker %d: %r", node, error, extra={"action": "no_id", "node": node})
             return None
 
     async def produce(self, node: int, batches: Sequence[RecordBatch]) -> list[Answer]:
-        """One request with these batches, and what became of each. Raises nothing but CancelledError."""
         topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
         for batch in batches:
             topics[batch.queue.topic].append((batch.queue.partition, batch.data))
@@ -154,46 +147,44 @@ class AiokafkaBrokers:
         try:
             async with asyncio.timeout(None) as scope:
                 scopes.add(scope)
-                await self._try_idle_connection(node)
+                await self._probe_idle_connection(node)
                 answer = await self._connected().send(node, request)
         except (kafka.KafkaError, OSError, TimeoutError) as error:
             return [unanswered(error)] * len(batches)
         except Exception as error:
-            # Whatever it is, the batches must not be stuck: they are sent again until their time is up.
+            # The batches are retried until their deadline, whatever the error is.
             logger.exception("A produce request failed in aiokafka", extra={"action": "produce_failed", "node": node})
             return [unanswered(error)] * len(batches)
         finally:
             scopes.discard(scope)
         self._answered_at[node] = asyncio.get_running_loop().time()
         found = self._answers(answer)
-        silent = unanswered(kafka.KafkaError("the broker's answer says nothing about this partition"))
+        silent = unanswered(kafka.KafkaError("the broker's answer does not contain this partition"))
         return [found.get((batch.queue.topic, batch.queue.partition), silent) for batch in batches]
 
-    async def _try_idle_connection(self, node: int) -> None:
-        """Leave it where it was not used for a while and nobody answers there: the next request makes another one."""
+    async def _probe_idle_connection(self, node: int) -> None:
+        """Close an idle connection over which the broker does not answer. The next request then opens another one."""
         now = asyncio.get_running_loop().time()
         if now - self._answered_at.get(node, self._connected_at) < _IDLE or not self._has_connection(node):
             return
-        self._answered_at[node] = now  # whoever comes meanwhile does not try it again
+        self._answered_at[node] = now  # so that concurrent requests do not probe it again
         try:
-            async with asyncio.timeout(_TRY):
+            async with asyncio.timeout(_PROBE_TIMEOUT):
                 await self._connected().send(node, ApiVersions("aioparallel", "1"))
         except kafka.IncompatibleBrokerVersion:
-            """A broker before Kafka 2.4, and a connection that is there."""
+            """A broker before Kafka 2.4, over a working connection."""
         except TimeoutError:
             logger.info(
-                "The connection to broker %d was idle and does not answer: it is made anew",
+                "The connection to broker %d was idle and does not answer: it is replaced",
                 node,
                 extra={"action": "idle_connection_lost", "node": node},
             )
             self._close_connections(node)
 
     def _request(self, topics: list[tuple[str, list[tuple[int, bytes]]]], timeout_ms: int) -> object:
-        """A produce request with these batches."""
         return ProduceRequest(cast("str", None), _ALL, timeout_ms, topics)
 
     def _answers(self, answer: object) -> dict[tuple[str, int], Answer]:
-        """What it says of each partition."""
         answered = cast("ProduceAnswer", answer)
         return {
             (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answered.API_VERSION >= 2 else -1)
@@ -205,27 +196,25 @@ class AiokafkaBrokers:
 
     def _updated(self, cluster: ClusterView) -> None:
         self._remember_addresses(cluster)
-        self._tell()
+        self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         try:
             self._on_metadata()
         except Exception:
-            # It would end aiokafka's task, and with it all metadata.
-            logger.exception("New metadata could not be taken in", extra={"action": "metadata_failed"})
+            # An exception would end aiokafka's metadata task.
+            logger.exception("New metadata could not be applied", extra={"action": "metadata_failed"})
 
     def _remember_addresses(self, cluster: ClusterView) -> None:
         for broker in cluster.brokers():
             self._addresses[broker.nodeId] = f"{broker.host}:{broker.port}"
 
     def leader_of(self, queue: PartitionQueue) -> int | None:
-        """The node that leads the partition; -1 or None where there is none, or it is not known."""
         if self._connections is None:
             return None
         return self._connections.cluster.leader_for_partition(TopicPartition(queue.topic, queue.partition))
 
     def partitions_of(self, topic: str) -> dict[int, bool]:
-        """The topic's partitions as they are known now, and whether each has a leader."""
         if self._connections is None:
             return {}
         cluster = self._connections.cluster
@@ -233,20 +222,16 @@ class AiokafkaBrokers:
         return {number: number in available for number in cluster.partitions_for_topic(topic) or ()}
 
     def address_of(self, node: int) -> str:
-        """``host:port`` of a broker as it was last known; empty where it never was."""
         return self._addresses.get(node, "")
 
     def refused_topics(self) -> Collection[str]:
-        """Topics that this user may not even ask about."""
         return () if self._connections is None else self._connections.cluster.unauthorized_topics
 
     def doubt(self) -> None:
-        """The metadata is wrong, or old: have it updated."""
         if self._connections is not None:
             self._connections.force_metadata_update()
 
     async def update(self, topics: Collection[str]) -> None:
-        """Follow these topics, and have the metadata updated once."""
         connections = self._connected()
         if self._topics != set(topics):
             self._topics = set(topics)
@@ -256,8 +241,7 @@ class AiokafkaBrokers:
                 await connections.force_metadata_update()
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, asked for now. Asks for all topics: creates none. Raises TimeoutError,
-        ClusterChanged."""
+        # Requests all topics, so none is created.
         async with deadline(timeout, f"asking for the partitions of {', '.join(sorted(topics))}"):
             while True:
                 if self.failure is not None:
@@ -272,10 +256,9 @@ class AiokafkaBrokers:
     # -- ending
 
     def cut(self, node: int) -> None:
-        """Break the connection to this broker: what is on its way there gets no further than it is."""
         if self._connections is None:
             return
-        # Also those that are still connecting.
+        # Includes requests that are still connecting.
         for scope in self._scopes[node]:
             if not scope.expired():
                 scope.reschedule(0.0)
@@ -285,14 +268,13 @@ class AiokafkaBrokers:
         return (node, ConnectionGroup.DEFAULT) in self._connected()._conns
 
     def _close_connections(self, node: int) -> None:
-        """Also one that was left for a new login, and still waits for answers."""
+        """Includes connections that were replaced for a new login and still wait for answers."""
         for (of, _), connection in list(self._connected()._conns.items()):
             if of == node and (writer := connection._writer) is not None:
                 connection.close()
                 writer.transport.abort()
 
     async def close(self, timeout: float) -> None:
-        """Close all connections, within ``timeout`` seconds; raises nothing but CancelledError."""
         connections, self._connections = self._connections, None
         await _close(connections, timeout)
 
@@ -308,13 +290,5 @@ class AiokafkaBrokers:
 
 
 async def _close(connections: ProducerConnections | None, timeout: float) -> None:
-    if connections is None:
-        return
-    closing = asyncio.create_task(connections.close())
-    left: list[asyncio.Future[object]] = []
-    try:
-        await asyncio.wait([closing], timeout=timeout * _GRACE)
-    finally:
-        left = cut_off(connections, [cast("asyncio.Task[object]", closing)])
-    if left:
-        await asyncio.wait(left, timeout=timeout * (1 - _GRACE))
+    if connections is not None:
+        await close_or_cut_off(connections, connections.close(), timeout)

@@ -1,4 +1,4 @@
-"""The engine's producer interfaces on aiokafka's connections."""
+"""The producers, on aiokafka's connections."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ __all__ = ["AiokafkaProducer", "AiokafkaTransactionalProducer"]
 
 
 class AiokafkaProducer(QueueingProducer):
-    """Sends records through aiokafka. See :class:`~aioparallel.delivery.producer.Producer` for what it promises.
+    """Sends records through aiokafka. See :class:`~aioparallel.delivery.producer.Producer`.
 
-    ``bootstrap_servers``: ``host:port``, several separated by commas.
-    ``delivery_timeout``: seconds from ``send`` until an output fails that was not acknowledged.
-    ``consumer_options``: the consumer's ``client_options``: TLS, SASL, client_id and timeouts are taken over, the
-    rest is ignored. ``producer_options``: options of ``aiokafka.AIOKafkaProducer`` by their names there, on top of
-    these: ``compression_type`` (none), ``max_batch_size`` (64 KiB), ``max_request_size`` (1 MiB; the largest
-    output), ``linger_ms`` (0; how long an idle producer waits for company), ``partitioner``.
+    ``bootstrap_servers``: comma-separated ``host:port``.
+    ``delivery_timeout``: seconds from ``send`` until an unacknowledged output fails.
+    ``consumer_options``: the consumer's ``client_options``. TLS, SASL, client_id and timeouts are used; the rest is
+    ignored. ``producer_options``: options of ``aiokafka.AIOKafkaProducer`` by their names there, which take precedence:
+    ``compression_type`` (none), ``max_batch_size`` (64 KiB), ``max_request_size`` (1 MiB; the largest output),
+    ``linger_ms`` (0; how long an idle producer waits for more outputs), ``partitioner``.
 
-    Raises ConfigurationError for unknown options and for those that are not the user's to set. It is always
-    idempotent, with ``acks=all``.
+    The producer is always idempotent, with ``acks=all``. Raises ConfigurationError for unknown options, and for those
+    that users cannot set.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class AiokafkaProducer(QueueingProducer):
 
 
 class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
-    """Sends records in Kafka's transactions, with the offsets of a group. See
-    :class:`~aioparallel.transactions.TransactionalProducer` for what it promises.
+    """Sends records in Kafka transactions, with the offsets of a group. See
+    :class:`~aioparallel.transactions.TransactionalProducer`.
 
-    ``group_id``: whose offsets. The rest as of :class:`AiokafkaProducer`.
+    ``group_id``: the group of the offsets. Other arguments: see :class:`AiokafkaProducer`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
             consumer_options=consumer_options,
             producer_options=producer_options,
         )
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        """Makes a producer without transactions; see :class:`~aioparallel.transactions.TransactionalProducer`."""
         encoder = BatchEncoder(settings.compression, settings.request_bytes, is_transactional=True)
         instance = consumer_options.get("group_instance_id")
         super().__init__(

@@ -1,11 +1,11 @@
-"""What the producer uses of aiokafka's objects, besides ``internals.py``. As there: typed, and nothing implemented.
+"""The parts of aiokafka's objects that producing uses, in addition to ``internals.py``.
 
-aiokafka's own producer is not among it. It retries without end, gives sequence numbers to batches that fail, and
-then cannot go on; so batches, numbers and requests are ours here, and only the builder, the requests and the
-connections are aiokafka's.
+aiokafka's producer is not among them. It retries without end, and assigns sequence numbers to batches that then fail,
+after which it cannot continue. So batches, numbers and requests are implemented in this package. Only the batch
+builder, the request classes and the connections are aiokafka's.
 """
 
-# ruff: noqa: D102 - what each of them does is aiokafka's to say
+# ruff: noqa: D102 - documented by aiokafka
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ProducerCluster(ClusterView, Protocol):
 
 
 class ProducerConnections(Connections, Protocol):
-    """``aiokafka.client.AIOKafkaClient``. Connections by node and group."""
+    """``aiokafka.client.AIOKafkaClient``. ``_conns``: connections by node and group."""
 
     cluster: ProducerCluster
     _conns: MutableMapping[tuple[object, object], Connection]
@@ -60,8 +60,8 @@ class ProducerIdAnswer(Protocol):
 
 
 class ProduceAnswer(Protocol):
-    """``aiokafka.protocol.produce.ProduceResponse_v2`` to ``_v7``: topic, then for each partition its number, the
-    error code, the offset, the timestamp, and more from version 5 on. Before version 2 without the timestamp."""
+    """``aiokafka.protocol.produce.ProduceResponse_v2`` to ``_v7``: topic, then partition, error code, offset, timestamp
+    (not before version 2) and, from version 5 on, more fields."""
 
     API_VERSION: ClassVar[int]
     topics: list[tuple[str, list[tuple[int, ...]]]]

@@ -1,4 +1,4 @@
-"""Options in, connections for a producer out."""
+"""Turns options into connections for a producer."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from aioparallel.clients.aiokafka.checking import (
     rebootstrap_after,
 )
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.settings import aiokafkas, check_servers, connection_options, option_names
+from aioparallel.clients.aiokafka.settings import aiokafka_options, check_servers, connection_options, option_names
 from aioparallel.clients.producing.topic import Partitioner
 from aioparallel.errors import ConfigurationError
 
 __all__ = ["MAX_BATCH_SIZE", "ProducerSettings"]
 
 MAX_BATCH_SIZE: Final = 64 * 1024
-"""Bytes of one batch; aiokafka's own is 16 KiB."""
+"""Largest batch in bytes; aiokafka's default is 16 KiB."""
 MAX_REQUEST_SIZE: Final = 1024 * 1024
 _REQUEST_TIMEOUT_MS: Final = 30_000
 
@@ -38,22 +38,22 @@ _OURS: Final[Mapping[str, str]] = {
     "transactional_id": "use commits=Transactions(id_prefix=...) of the consumer; the rest is given to each member",
     "value_serializer": "leave it out, give the bytes to Outgoing",
 }
-"""aiokafka's options that are not the user's to set, each with what to use instead."""
+"""aiokafka's options that users cannot set, and what to use instead."""
 
 _OWN: Final = "Producing client_options"
-"""How messages name options that were given to the producer itself."""
+"""The place of the producer's own options in messages."""
 
 _PRODUCING: Final = frozenset({"compression_type", "linger_ms", "max_batch_size", "max_request_size", "partitioner"})
-"""Options that are for us, not for the connections."""
+"""Options for the producer rather than its connections."""
 
 _CODECS: Final = (None, "gzip", "snappy", "lz4", "zstd")
 
 
 class ProducerSettings:
-    """Everything a producer is built with, checked before anything connects. Durations in seconds, sizes in bytes.
+    """Everything that a producer is made with, checked before anything connects. Times in seconds, sizes in bytes.
 
-    ``consumer_options``: those of the consumer's that are about connections (TLS, SASL, ``client_id``, timeouts) are
-    taken over. ``producer_options``: aiokafka's producer options by their names, on top of these.
+    ``consumer_options``: the options about connections (TLS, SASL, ``client_id``, timeouts) are used.
+    ``producer_options``: aiokafka's producer options by their names, which take precedence.
     """
 
     def __init__(
@@ -94,12 +94,12 @@ class ProducerSettings:
         self._options["request_timeout_ms"] = round(self.request_timeout * 1000)
 
     def build(self, server: str) -> Connections:
-        """Connections that begin with ``server``, not connected yet; they must be closed. Needs the running loop.
+        """Connections that start with ``server``. They are not connected yet, and must be closed. Needs a running loop.
 
-        Raises ConfigurationError where aiokafka refuses a value.
+        Raises ConfigurationError if aiokafka refuses a value.
         """
         try:
-            return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **aiokafkas(self._options)))
+            return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **aiokafka_options(self._options)))
         except (AssertionError, TypeError, ValueError) as error:
             names = sorted(self._options)
             raise ConfigurationError(
@@ -107,16 +107,16 @@ class ProducerSettings:
             ) from error
 
     def connection_options(self) -> dict[str, object]:
-        """What a single connection needs of them: the name of the client, TLS and SASL."""
+        """The options of a single connection: client id, TLS and SASL."""
         return connection_options(self._options)
 
     def _request_timeout(self, timeout: float, producer_options: Mapping[str, object]) -> float:
-        """An own one must fit; the consumer's, or the default, is cut to what fits."""
+        """The request timeout. The producer's own option must not exceed ``delivery_timeout``; others are reduced."""
         if "request_timeout_ms" in producer_options and timeout > self.delivery_timeout:
             raise ConfigurationError(
                 f"{_OWN}['request_timeout_ms']",
                 producer_options["request_timeout_ms"],
-                f"at most delivery_timeout={self.delivery_timeout:g} s, which ends the waiting for an answer",
+                f"at most delivery_timeout={self.delivery_timeout:g} s, after which no answer is waited for",
             )
         return max(0.001, min(timeout, self.delivery_timeout))
 

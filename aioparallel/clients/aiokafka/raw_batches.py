@@ -1,11 +1,11 @@
-"""What aiokafka's decoder refuses, from the bytes of the fetch response: which batch it is, and its records one by one.
+"""Decodes batches that aiokafka's decoder refuses, record by record, from the bytes of the fetch response.
 
-aiokafka's decoder is compiled, fast, and ends at the first record that it cannot decode. Each record bears its length,
-so the others of its batch are as readable as ever, and of most of it something is readable, too. A batch bears its
-length as well, outside of its checksum: so what is broken has an end, and what stands behind it can be read.
+aiokafka's compiled decoder is fast, and stops at the first record that it cannot decode. Each record contains its
+length, so the other records of the batch are readable, and so are most parts of the broken one. A batch contains its
+length as well, outside of its checksum, so the batches after a broken one can be read.
 
-The format of a batch, message format 2: <https://kafka.apache.org/documentation/#recordbatch>. Of the older ones
-(0 and 1) a batch is a message, perhaps with others compressed in it, and bears the offset of its last.
+A batch in message format 2: <https://kafka.apache.org/documentation/#recordbatch>. In formats 0 and 1 a batch is a
+message, which may contain other compressed messages and then has the offset of the last one.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 
 from aioparallel.records import Headers
 
-__all__ = ["CloseRecord", "Damaged", "Frame", "Place", "frame_at", "place_of", "records_in"]
+__all__ = ["Damaged", "Frame", "Place", "SalvagedRecord", "frame_at", "place_of", "records_in"]
 
 _FRAME: Final = struct.Struct(">qi")
-"""Offset, and the length of what follows."""
+"""Offset, and the length of the rest."""
 _MAGIC_AT: Final = 16
 _NEW: Final = 2
-"""The message format of batches with a header of their own."""
+"""The message format of batches with a header."""
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
-"""Offset, length, leader epoch, format, checksum, attributes, last offset delta, first and last timestamp, producer's
-id, epoch and sequence, number of records."""
+"""Offset, length, leader epoch, format, checksum, attributes, last offset delta, first and last timestamp, producer id,
+epoch and sequence, number of records."""
 _CODEC: Final = 0x07
 _LOG_APPEND_TIME: Final = 0x08
 _CODECS: Final[dict[int, tuple[str, Callable[[bytes], bytes]]]] = {
@@ -37,20 +37,20 @@ _CODECS: Final[dict[int, tuple[str, Callable[[bytes], bytes]]]] = {
     4: ("zstd", zstd_decode),
 }
 _LONGEST_VARINT: Final = 63
-"""Bits that the last byte of a number is shifted by at most."""
+"""Largest shift of the last byte of a number, in bits."""
 
 
 class Place(NamedTuple):
-    """Where a batch stands in the log."""
+    """The position of a batch in the log."""
 
     batch: int
-    """The offset that it bears."""
+    """The offset in its header."""
     next_offset: int | None
-    """The first offset behind it; None: its header is broken, and nothing stands behind it here that tells."""
+    """The first offset after the batch. None if its header is broken and no batch follows in the response."""
 
 
 class Damaged(Exception):
-    """A batch cannot be read, or not from here on. ``place``: None where that is not known."""
+    """A batch cannot be read, or not completely. ``place``: None if it is unknown."""
 
     def __init__(self, place: Place | None, reason: str) -> None:
         super().__init__(reason)
@@ -59,12 +59,12 @@ class Damaged(Exception):
 
 
 class Frame(NamedTuple):
-    """One batch among the bytes of a response."""
+    """One batch in the bytes of a response."""
 
     offset: int
     data: bytes
     following: int | None
-    """The offset that the batch behind it bears, if that is here, too, be it in part."""
+    """The offset of the next batch, if the response contains it, at least in part."""
 
     @property
     def is_new(self) -> bool:
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
         return len(self.data) >= _HEADER.size and self.data[_MAGIC_AT] >= _NEW
 
 
-class CloseRecord(NamedTuple):
+class SalvagedRecord(NamedTuple):
     """A record, as far as it is readable."""
 
     offset: int
@@ -81,12 +81,12 @@ class CloseRecord(NamedTuple):
     value: bytes | None
     headers: Headers
     fault: str | None
-    """Why it is not decodable as a whole; None: it is."""
+    """Why the record is not decodable as a whole; None if it is."""
 
 
 def frame_at(response: bytes, number: int) -> Frame | None:
-    """The batch of this number, from 0, in the bytes that a fetch has brought of a partition; of one that is cut off,
-    what is here. None: there is none."""
+    """The batch with this number, counted from 0, in a partition's bytes of a fetch response. It may be cut off at the
+    end. None if there is no such batch."""
     at = 0
     while at + _FRAME.size <= len(response):
         offset, length = _FRAME.unpack_from(response, at)
@@ -101,7 +101,7 @@ def frame_at(response: bytes, number: int) -> Frame | None:
 
 
 def place_of(frame: Frame, position: int) -> Place:
-    """Where it stands. Its header may be what is damaged: what that says counts where nothing contradicts it."""
+    """The position of a batch. Its header, which may be damaged, is used unless something contradicts it."""
     following = frame.following if frame.following is not None and frame.following > position else None
     if not frame.is_new:
         behind: int | None = frame.offset + 1
@@ -113,25 +113,25 @@ def place_of(frame: Frame, position: int) -> Place:
     return Place(frame.offset, following if behind is None else behind)
 
 
-def records_in(frame: Frame, position: int) -> Iterator[CloseRecord]:
-    """Its records, those below ``position`` left out. Raises Damaged where nothing more of it can be read."""
+def records_in(frame: Frame, position: int) -> Iterator[SalvagedRecord]:
+    """The records of a batch from ``position`` on. Raises Damaged when no more records can be read."""
     place = place_of(frame, position)
     if not frame.is_new:
         raise Damaged(place, "a message of format 0 or 1 that cannot be decoded")
     header = _HEADER.unpack_from(frame.data)
     base, attributes, first_timestamp, last_timestamp, count = header[0], header[5], header[7], header[8], header[12]
-    reading = _Reading(_unpacked(frame, attributes & _CODEC, place))
+    reader = _Reader(_unpacked(frame, attributes & _CODEC, place))
     for number in range(1, count + 1):
         try:
-            record = _record(reading.framed(), base, first_timestamp)
+            record = _record(reader.framed(), base, first_timestamp)
         except ValueError as error:
             raise Damaged(place, f"record {number} of {count}: {error}") from None
         if record.offset < position:
             continue
         position = record.offset + 1
         yield record if not attributes & _LOG_APPEND_TIME else record._replace(timestamp=last_timestamp)
-    if reading.left:
-        raise Damaged(place, f"{reading.left} bytes stand behind its {count} records")
+    if reader.left:
+        raise Damaged(place, f"{reader.left} bytes follow its {count} records")
 
 
 def _unpacked(frame: Frame, codec: int, place: Place) -> bytes:
@@ -144,23 +144,23 @@ def _unpacked(frame: Frame, codec: int, place: Place) -> bytes:
     try:
         return bytes(decode(packed))
     except Exception as error:
-        raise Damaged(place, f"its codec {name} cannot unpack it: {error!r}") from error
+        raise Damaged(place, f"its codec {name} cannot decompress it: {error!r}") from error
 
 
-def _record(reading: _Reading, base: int, first_timestamp: int) -> CloseRecord:
-    """Raises ValueError where not even its offset can be read."""
-    reading.skip_attributes()
-    timestamp, offset = first_timestamp + reading.number(), base + reading.number()
+def _record(reader: _Reader, base: int, first_timestamp: int) -> SalvagedRecord:
+    """Decode a record. Raises ValueError if not even its offset is readable."""
+    reader.take(1)  # the attributes, which are unused
+    timestamp, offset = first_timestamp + reader.number(), base + reader.number()
     found = _Parts()
     try:
-        found.read(reading)
+        found.read(reader)
     except ValueError as error:
         found.fault = f"its {found.name} cannot be read: {error}"
-    return CloseRecord(offset, timestamp, found.key, found.value, tuple(found.headers), found.fault)
+    return SalvagedRecord(offset, timestamp, found.key, found.value, tuple(found.headers), found.fault)
 
 
 class _Parts:
-    """What is read of a record so far; ``name``: what is read now."""
+    """The parts of a record that were read so far. ``name``: the part that is being read."""
 
     def __init__(self) -> None:
         self.name = "key"
@@ -169,26 +169,26 @@ class _Parts:
         self.headers: list[tuple[str, bytes | None]] = []
         self.fault: str | None = None
 
-    def read(self, reading: _Reading) -> None:
-        """All of it. Raises ValueError."""
-        self.key = reading.part()
+    def read(self, reader: _Reader) -> None:
+        """Read all parts. Raises ValueError."""
+        self.key = reader.part()
         self.name = "value"
-        self.value = reading.part()
+        self.value = reader.part()
         self.name = "headers"
-        count = reading.size()
+        count = reader.size()
         for number in range(1, count + 1):
             self.name = f"header {number} of {count}"
-            raw, content = reading.take(reading.size()), reading.part()
+            raw, content = reader.take(reader.size()), reader.part()
             name = raw.decode("utf-8", "surrogateescape")
             self.headers.append((name, content))
             if self.fault is None and not name.isascii() and any("\udc80" <= each <= "\udcff" for each in name):
-                self.fault = f"the name of {self.name} is no UTF-8: {raw[:100]!r}"
-        if reading.left:
-            raise ValueError(f"{reading.left} bytes stand behind them")
+                self.fault = f"the name of {self.name} is not UTF-8: {raw[:100]!r}"
+        if reader.left:
+            raise ValueError(f"{reader.left} bytes follow them")
 
 
-class _Reading:
-    """Bytes, and how far they are read. What does not fit raises ValueError."""
+class _Reader:
+    """Reads numbers and bytes in order. Raises ValueError at the end of the data and for invalid numbers."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -196,18 +196,18 @@ class _Reading:
 
     @property
     def left(self) -> int:
-        """Bytes that are not read yet."""
+        """Number of unread bytes."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
-        """So many."""
+        """Read ``size`` bytes."""
         if size > self.left:
-            raise ValueError(f"it says that it has {size} bytes, and {self.left} are left")
+            raise ValueError(f"its length is {size} bytes, and {self.left} are left")
         self._at += size
         return self._data[self._at - size : self._at]
 
     def number(self) -> int:
-        """A zigzag number."""
+        """Read a zigzag varint."""
         found = shift = 0
         while shift <= _LONGEST_VARINT:
             byte = self.take(1)[0]
@@ -218,21 +218,17 @@ class _Reading:
         raise ValueError("a number has no end")
 
     def size(self) -> int:
-        """A number that is not below 0."""
+        """Read a number that must not be negative."""
         found = self.number()
         if found < 0:
             raise ValueError(f"its size is {found}")
         return found
 
     def part(self) -> bytes | None:
-        """Bytes behind their number; below 0: none."""
+        """Read bytes after their length; None for a negative length."""
         size = self.number()
         return None if size < 0 else self.take(size)
 
-    def framed(self) -> _Reading:
-        """A record, by its length."""
-        return _Reading(self.take(self.size()))
-
-    def skip_attributes(self) -> None:
-        """They mean nothing yet."""
-        self.take(1)
+    def framed(self) -> _Reader:
+        """A reader of the next record, which begins with its length."""
+        return _Reader(self.take(self.size()))

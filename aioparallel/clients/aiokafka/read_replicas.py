@@ -1,15 +1,16 @@
-"""Which broker each partition is read from (KIP-392): the follower that its leader names for this client's rack, for as
-long as that follower answers; else the leader.
+"""Chooses the broker to read each partition from (KIP-392): the follower that the leader prefers for this client's
+rack, as long as it answers; otherwise the leader.
 
-aiokafka follows the leader's hint alone. A follower that stands still is then waited for until the request times out.
-One that was restarted is asked, refused and named again, without end: the leader names it for as long as it counts as
-in sync. And a follower that the metadata does not list yet is named a thousand times a second. Here
+aiokafka only follows the leader's preference. If that follower hangs, aiokafka waits for the request timeout. If it was
+restarted, aiokafka asks it, is refused and is sent back, without end: the leader prefers it as long as it counts as in
+sync. If it is not in the metadata yet, aiokafka asks the leader a thousand times a second. Therefore:
 
-* a fetch from a follower has a limit, and a follower that fails is avoided for a while, longer each time;
-* the leader of a partition whose follower is avoided, or unknown, is asked without the rack, so that it answers itself;
-* a follower that has an error for a partition sends it back to its leader, which may name it again later: one that was
-  restarted does not have all yet, and OFFSET_OUT_OF_RANGE from one says nothing about where the log ends;
-* the hint is good for half a minute. A follower that is cut off from its leader answers, and has nothing new.
+* A fetch from a follower has a timeout. A follower that fails is avoided for a while, longer each time.
+* A leader is asked without the rack, so that it answers itself, if the follower is avoided or unknown.
+* If a follower returns an error for a partition, the partition is read from its leader, which may prefer the follower
+  again later. A restarted follower may lack records, so its OFFSET_OUT_OF_RANGE says nothing about the end of the log.
+* A preference expires after half a minute, because a follower that is cut off from its leader answers without new
+  records.
 """
 
 from __future__ import annotations
@@ -33,28 +34,27 @@ __all__ = ["ReadReplicas"]
 logger = logging.getLogger(__name__)
 
 _LIMIT: Final = 3.0
-"""Seconds for a follower's answer, beyond the time for which it may keep a fetch."""
+"""Seconds for a follower's answer, beyond the fetch's maximum wait."""
 _HINT: Final = 30.0
-"""Seconds for which a partition is read from the follower that its leader has named, before the leader is asked anew.
-"""
+"""Seconds for which a preference is valid before the leader is asked again."""
 _BY_LEADER: Final = 5.0
-"""Seconds for which a leader is asked without the rack, before it may name a follower again."""
+"""Seconds for which a leader is asked without the rack."""
 _AVOIDED: Final = 10.0
 _AVOIDED_LONGEST: Final = 300.0
-"""Seconds without fetches from a follower that has failed; twice as many each time."""
+"""Shortest and longest time in seconds for which a failed follower is avoided. The time doubles with each failure."""
 
 
 class ReadReplicas:
-    """Of one fetcher. Does nothing without a ``client_rack``; else it puts itself before two of the fetcher's methods
-    and ``send`` of its connections, once. ``fetch_wait``: seconds for which a broker may keep a fetch waiting."""
+    """The read replicas of one fetcher. Wraps two of its methods and ``send`` of its connections, if a ``client_rack``
+    is set. ``fetch_wait``: the fetch's maximum wait in seconds."""
 
     def __init__(self, fetcher: Fetcher, fetch_wait: float) -> None:
         self._fetcher = fetcher
         self._connections = fetcher._client
         self._limit = fetch_wait + _LIMIT
         self._loop = asyncio.get_running_loop()
-        self._avoided: dict[int, tuple[float, float]] = {}  # until when, and for how long
-        self._by_leader: dict[TopicPartition, float] = {}  # until when
+        self._avoided: dict[int, tuple[float, float]] = {}  # end time and length
+        self._by_leader: dict[TopicPartition, float] = {}  # end time
         if fetcher._client_rack:
             fetcher._select_read_replica = self.select
             fetcher._update_preferred_read_replica = self.named
@@ -72,8 +72,8 @@ class ReadReplicas:
         return leader
 
     def named(self, partition: TopicPartition, follower: int) -> None:
-        """``Fetcher._update_preferred_read_replica``: the leader has named this broker in place of an answer. -1: it
-        answers itself."""
+        """``Fetcher._update_preferred_read_replica``: the leader prefers this follower. -1: the leader answers
+        itself."""
         if follower < 0:
             return
         if self._may_be_asked(follower):
@@ -84,25 +84,25 @@ class ReadReplicas:
         self._by_leader[partition] = self._loop.time() + _BY_LEADER
 
     def _may_be_asked(self, follower: int) -> bool:
-        """Whether the metadata knows it, and it has not failed lately."""
+        """Whether the follower is in the metadata and has not failed recently."""
         is_avoided = follower in self._avoided and self._loop.time() < self._avoided[follower][0]
         return not is_avoided and self._connections.cluster.broker_metadata(follower) is not None
 
     async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
-        """``AIOKafkaClient.send``."""
+        """``AIOKafkaClient.send``, with a timeout for fetches from followers."""
         if not isinstance(request, FetchRequest):
             return await self._send(node_id, request, group=group)
         asked = [TopicPartition(topic, number) for topic, parts in request.topics for number, *_ in parts]
         followed = {p for p in asked if self._connections.cluster.leader_for_partition(p) != node_id}
         if self._is_by_leader(asked):
-            request._rack_id = ""  # what else is in it is read from this broker, too
+            request._rack_id = ""  # the request's other partitions are read from this broker as well
         if not followed:
             return await self._send(node_id, request, group=group)
         try:
             async with asyncio.timeout(self._limit):
                 answer = await self._send(node_id, request, group=group)
         except TimeoutError:
-            # A late answer would come beside the leader's.
+            # Close the connection, so that a late answer does not compete with the leader's.
             if (connection := self._connections._conns.get((node_id, group))) is not None:
                 connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
             self._avoid(node_id, "it does not answer")
@@ -127,7 +127,7 @@ class ReadReplicas:
         seconds = min(before * 2, _AVOIDED_LONGEST)
         self._avoided[follower] = self._loop.time() + seconds, seconds
         logger.info(
-            "Broker %d, a follower that leaders name for this rack, fails: partitions are read from their leaders for "
+            "Broker %d, the preferred read replica for this rack, fails: partitions are read from their leaders for "
             "%.0f s: %s",
             follower,
             seconds,
@@ -136,7 +136,8 @@ class ReadReplicas:
         )
 
     def _leave_to_leaders(self, answer: FetchAnswer, followed: Collection[TopicPartition]) -> None:
-        """What a follower has answered with an error. aiokafka forgets its hint at any, and asks again."""
+        """Read partitions from their leaders for which a follower returned an error. aiokafka drops its preference
+        after any error, and asks the leader again."""
         for topic, parts in answer.topics:
             entries = cast("list[tuple[Any, ...]]", parts)
             for index, (number, code, *rest) in enumerate(entries):

@@ -1,9 +1,10 @@
-"""The bytes of fetch responses, for as long as aiokafka holds them undecoded.
+"""Keeps the bytes of fetch responses while aiokafka holds them undecoded.
 
-aiokafka's objects do not give them back, and where a record cannot be decoded nothing else has its neighbours. So they
-are kept as they come; that is a reference to what is in memory anyway. And a broker that cannot read its own log says
-so with CORRUPT_MESSAGE, after which aiokafka asks the same again without a pause, and tells nobody: here that becomes
-an error of its partition.
+aiokafka's objects do not expose the bytes, which are needed when a record cannot be decoded. The bytes are in memory
+anyway, so this costs only a reference.
+
+A broker that cannot read its own log answers CORRUPT_MESSAGE. aiokafka then repeats the request without a pause, and
+reports nothing. Here this becomes an error of the partition.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, cast
 
-from aiokafka import TopicPartition as Place  # its own: it takes no other
+from aiokafka import TopicPartition as Place  # required by aiokafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.consumer.fetcher import FetchError as AiokafkaFetchError
 from aiokafka.protocol.fetch import FetchRequest
@@ -25,14 +26,14 @@ __all__ = ["FetchResponses"]
 
 _CODE: Final = 1
 _DATA: Final = -1
-"""Where a partition's part of a response has it."""
+"""Indices of the error code and the data within a partition's part of a response."""
 
 
 class FetchResponses:
-    """Of one fetcher. Puts itself before ``send`` of its connections, once.
+    """The responses of one fetcher. Wraps ``send`` of its connections.
 
-    What ``send`` returns aiokafka puts into its buffers in the same step of the event loop, so there is no moment at
-    which the bytes here and the data there are of different responses.
+    aiokafka stores the result of ``send`` in its buffers in the same step of the event loop, so the bytes here and the
+    data there always belong to the same response.
     """
 
     def __init__(self, fetcher: Fetcher, subscriptions: SubscriptionState) -> None:
@@ -44,18 +45,18 @@ class FetchResponses:
         connections.send = self.send  # type: ignore[method-assign]
 
     async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
-        """``AIOKafkaClient.send``."""
+        """``AIOKafkaClient.send``, which keeps the bytes of fetch responses."""
         answer = await self._send(node_id, request, group=group)
         if isinstance(request, FetchRequest):
             self._keep(request, cast("FetchAnswer", answer))
         return answer
 
     def taken(self, partition: TopicPartition) -> bytes:
-        """What was fetched of it; from now on it is the caller's to keep. Empty: it is not known."""
+        """Return and forget the partition's bytes; empty if unknown."""
         return self._bytes.pop(partition, b"")
 
-    def forget_what_is_gone(self) -> None:
-        """Keep nothing that aiokafka does not keep any more."""
+    def prune(self) -> None:
+        """Forget bytes whose data aiokafka has dropped."""
         if len(self._bytes) > len(self._fetcher._records):
             self._bytes = {tp: data for tp, data in self._bytes.items() if tp in self._fetcher._records}
 
@@ -64,12 +65,12 @@ class FetchResponses:
             for part in cast("list[tuple[Any, ...]]", partitions):
                 partition = TopicPartition(topic, part[0])
                 if part[_CODE] == ErrorCode.CORRUPT_MESSAGE:
-                    self._tell_corrupt(request, partition)
+                    self._report_corrupt(request, partition)
                 elif data := part[_DATA]:
                     self._bytes[partition] = data
 
-    def _tell_corrupt(self, request: Any, partition: TopicPartition) -> None:
-        """An error in the place of data, if it was asked for from where the partition stands now."""
+    def _report_corrupt(self, request: Any, partition: TopicPartition) -> None:
+        """Store an error for the partition, unless its position has changed since the request."""
         subscription = self._subscriptions.subscription
         assignment = None if subscription is None else subscription.assignment
         if assignment is None or not assignment.active or partition in self._fetcher._records:
@@ -81,8 +82,8 @@ class FetchResponses:
         failure = FetchFailed(
             partition,
             state.position,
-            "its leader says that its own log is damaged there (CORRUPT_MESSAGE); nothing was skipped. Let a replica "
-            "lead that has it whole, or delete what is damaged: kafka-delete-records.sh",
+            "its leader reports that its own log is damaged there (CORRUPT_MESSAGE); nothing was skipped. Make a "
+            "replica with an intact log the leader, or delete the damaged records: kafka-delete-records.sh",
         )
         self._fetcher._records[cast("TopicPartition", Place(*partition))] = cast(
             "Any", AiokafkaFetchError(error=failure, backoff=0.0)

@@ -1,17 +1,18 @@
-"""One connection: made with secrets as they are now, and with its failure told as what it is.
+"""One connection, opened with current secrets, whose failures are reported as what they are.
 
-What aiokafka 0.14 does, and what is made of it (*run* on Apache Kafka 4.3.1):
+How aiokafka 0.14 behaves (tested with Apache Kafka 4.3.1), and what this module does about it:
 
-* It takes a refused token for an accepted one: the broker answers ``{"status":"invalid_token"}`` without an error code
-  (RFC 7628, 3.2.3) and waits for a last message; the first request after that then breaks the connection. Here it is a
-  refused login.
-* Passwords are read when a client is made. Here they are read at each connection, and so are certificates that changed.
-* A token function may raise anything, and take for ever; out of ``_get_conn`` that would end aiokafka's own tasks.
-* A connection that fails at the login is closed as politely as others, which TLS may take 30 s for. Here it is cut off.
-* It computes as many iterations of SCRAM as it is told to, one or billions. Here there are bounds.
-* It knows no KIP-368: a broker with ``connections.max.reauth.ms`` closes a connection whose login is that old, or whose
-  token has ended, at the next request, which then has failed. The broker says at the login how long that is, so such a
-  connection is replaced before that, see ``connector.py``.
+* It takes a refused token for an accepted one. The broker answers ``{"status":"invalid_token"}`` without an error code
+  (RFC 7628, 3.2.3) and waits for a last message. The next request then breaks the connection. Here this is a failed
+  login.
+* It reads the password when a client is made. Here the password, and certificates that have changed, are read for each
+  connection.
+* A token function may raise anything and take for ever. An exception from ``_get_conn`` would end aiokafka's tasks.
+* It closes a connection after a failed login cleanly, which may take 30 s with TLS. Here it is aborted.
+* It computes as many SCRAM iterations as it is told, even billions. Here their number is limited.
+* It does not implement KIP-368. A broker with ``connections.max.reauth.ms`` closes a connection at the next request
+  after the login, or its token, has expired, and the request fails. The broker states the lifetime at the login, so the
+  connection is replaced before it ends, see ``connector.py``.
 """
 
 from __future__ import annotations
@@ -39,15 +40,14 @@ AbstractTokenProvider.register(TokenSource)
 PASSWORD: Final = "sasl_plain_password"
 _TLS: Final = "ssl_context"
 _ITERATIONS: Final = (4_096, 1_000_000)
-"""Of SCRAM, that a broker may ask for. Kafka gives 4,096 to 16,384; its own client, too, takes no fewer (RFC 7677, 4):
-whoever puts himself in the place of a broker could else try out passwords by the million. With very many he would hold
-a thread for as long as he likes."""
+"""Least and most SCRAM iterations. Kafka uses 4,096 to 16,384, and its own client rejects fewer as well (RFC 7677, 4):
+an impostor could otherwise test passwords quickly. With very many iterations it could occupy a thread for any time."""
 _GONE: Final = 0.5
-"""Seconds for the loop to close a socket that was cut off."""
+"""Seconds for the loop to close an aborted socket."""
 
 
 class LoginFailed(kafka.KafkaError):  # type: ignore[misc]
-    """What is needed to log in could not be had, or was refused; not retriable."""
+    """The credentials could not be obtained, or were refused. Not retriable."""
 
 
 class _Steps(Protocol):
@@ -55,7 +55,7 @@ class _Steps(Protocol):
 
 
 class _TokenLogin(OAuthAuthenticator):  # type: ignore[misc]
-    """aiokafka's, which hears what the broker says."""
+    """aiokafka's authenticator, which also reads the broker's refusal."""
 
     def __init__(self, tokens: TokenSource) -> None:
         super().__init__(sasl_oauth_token_provider=tokens)
@@ -77,7 +77,7 @@ class _TokenLogin(OAuthAuthenticator):  # type: ignore[misc]
 
 
 def _ended(login: bytes) -> str:
-    """What the token itself says of its end, if it says anything (RFC 7519), for people: brokers do not tell."""
+    """Say how long ago the token expired, according to the token itself (RFC 7519). Brokers do not report it."""
     try:
         claims = login.split(b"Bearer ")[1].split(b"\x01")[0].split(b".")[1]
         ended = time.time() - float(json.loads(base64.urlsafe_b64decode(claims + b"=="))["exp"])
@@ -87,19 +87,19 @@ def _ended(login: bytes) -> str:
 
 
 class _ScramLogin(ScramAuthenticator):  # type: ignore[misc]
-    """aiokafka's, which does not do all that it is told to, and hears why it is refused (RFC 5802, 7)."""
+    """aiokafka's authenticator, which also limits iterations and reads the reason of a refusal (RFC 5802, 7)."""
 
     def process_server_first_message(self, server_first: str) -> None:
-        """See the module."""
+        """Raises LoginFailed for a refusal, ValueError for a number of iterations out of bounds."""
         _check_accepted(server_first)
         iterations = int(dict(pair.split("=", 1) for pair in server_first.split(","))["i"])
         least, most = _ITERATIONS
         if not least <= iterations <= most:
-            raise ValueError(f"it asks for {iterations} iterations of SCRAM; {least} to {most} are taken")
+            raise ValueError(f"it requires {iterations} SCRAM iterations; {least} to {most} are accepted")
         super().process_server_first_message(server_first)
 
     def process_server_final_message(self, server_final: str) -> None:
-        """See the module."""
+        """Raises LoginFailed for a refusal."""
         _check_accepted(server_final)
         super().process_server_final_message(server_final)
 
@@ -110,19 +110,19 @@ def _check_accepted(answer: str) -> None:
 
 
 class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
-    """aiokafka's connection. ``ends``: on the loop's clock, when the broker takes the login for over; None: never."""
+    """aiokafka's connection. ``ends``: when the login expires, on the loop's clock; None: never."""
 
     is_up = False
     ends: float | None = None
     since = 0.0
-    """When it was logged in."""
+    """Time of the login."""
 
     def authenticator_oauth(self) -> _TokenLogin:
-        """See the module."""
+        """Used by aiokafka for OAUTHBEARER."""
         return _TokenLogin(self._sasl_oauth_token_provider)
 
     def authenticator_scram(self) -> _ScramLogin:
-        """See the module."""
+        """Used by aiokafka for SCRAM."""
         return _ScramLogin(
             loop=self._loop,
             sasl_plain_password=self._sasl_plain_password,
@@ -131,12 +131,12 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
         )
 
     def send(self, request: object, expect_response: bool = True) -> Awaitable[object]:
-        """See the module."""
+        """Send a request. Notes the lifetime in the answer to a login."""
         answer = cast("Awaitable[object]", super().send(request, expect_response))
-        return self._noting_the_end(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+        return self._noting_lifetime(answer) if isinstance(request, SaslAuthenticateRequest) else answer
 
     def close(self, reason: object = None, exc: BaseException | None = None) -> asyncio.Future[None] | None:
-        """See the module: what never came up is not taken leave of, for TLS waits half a minute for the answer."""
+        """Close the connection; abort it if it was never up, because TLS waits half a minute for a clean end."""
         writer = self._writer
         closed = cast("asyncio.Future[None] | None", super().close(reason, exc))
         if writer is not None and not self.is_up:
@@ -144,12 +144,12 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
         return closed
 
     async def gone(self) -> None:
-        """After a failure: wait a moment until the socket is closed, which the loop does by and by."""
+        """After a failure, wait a moment until the loop has closed the socket."""
         await asyncio.sleep(0)
         if self._closed_fut is not None:
             await asyncio.wait([self._closed_fut], timeout=_GONE if self._protocol is not None else 0.0)
 
-    async def _noting_the_end(self, answering: Awaitable[object]) -> object:
+    async def _noting_lifetime(self, answering: Awaitable[object]) -> object:
         answer = await answering
         if (lifetime := getattr(answer, "session_lifetime_ms", 0)) > 0:
             self.since = asyncio.get_running_loop().time()
@@ -158,43 +158,43 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
 
     @property
     def was_there(self) -> bool:
-        """Whether somebody has taken the connection, whatever became of it."""
+        """Whether the TCP connection was accepted."""
         return self._protocol is not None
 
     @property
     def has_requests(self) -> bool:
-        """Whether answers are awaited."""
+        """Whether a request is unanswered."""
         return bool(self._requests)
 
 
 async def open_connection(
     host: str, port: int, options: Mapping[str, object], on_close: Callable[..., object] | None = None
 ) -> LoggedIn:
-    """Connected, and logged in where that is wanted. ``options``: of a single connection, by aiokafka's names.
+    """Open a connection, and log in if configured. ``options``: of a single connection, by aiokafka's names.
 
-    Raises OSError, TimeoutError and aiokafka's errors, LoginFailed among them. Cancelled, it leaves nothing open.
+    Raises OSError, TimeoutError and aiokafka's errors, including LoginFailed. Leaves nothing open when cancelled.
     """
     connection = LoggedIn(host, port, on_close=on_close, **renewed(options))
     try:
         await connection.connect()
         connection.is_up = True
     except BaseException as error:
-        # Without its traceback: in its frames stands what this logs in with, and error trackers collect such.
+        # Drop the traceback: its frames contain credentials, which error trackers would collect.
         error.__traceback__ = None
         if not isinstance(error, Exception):
             raise
         await connection.gone()
         if isinstance(error, OSError | kafka.KafkaError):
-            raise  # certificates that do not verify are among them
+            raise  # includes certificates that do not verify
         if not connection.was_there:
-            raise kafka.KafkaConnectionError(f"{host}:{port}: {error}") from error  # no name for a host
-        # The other side of SCRAM or PLAIN does not keep to its rules: it is no broker that knows this password.
-        raise LoginFailed(f"the broker could not prove itself ({error})") from error
+            raise kafka.KafkaConnectionError(f"{host}:{port}: {error}") from error  # an invalid host name
+        # A protocol violation in SCRAM or PLAIN: the other side does not know this password.
+        raise LoginFailed(f"the broker could not prove its identity ({error})") from error
     return connection
 
 
 def renewed(options: Mapping[str, object]) -> dict[str, object]:
-    """The same with password and certificates as they are now. Raises LoginFailed."""
+    """The same options with the current password and certificates. Raises LoginFailed."""
     now = dict(options)
     try:
         if isinstance(password := options.get(PASSWORD), Password):
@@ -203,13 +203,13 @@ def renewed(options: Mapping[str, object]) -> dict[str, object]:
             context.renew()
     except ConfigurationError as error:
         raise LoginFailed(str(error)) from error
-    except Exception as error:  # of whoever wrote the function
+    except Exception as error:  # raised by the user's function
         raise LoginFailed(f"no password: {type(error).__name__}: {error}") from error
     return now
 
 
 def causes_of(error: BaseException) -> Iterator[BaseException]:
-    """The error, and what it came of. aiokafka hides the alert of the other side of TLS behind "closed"."""
+    """The error and its causes. aiokafka hides the TLS alert of the other side behind "closed"."""
     seen: BaseException | None = error
     for _ in range(10):
         if seen is None:

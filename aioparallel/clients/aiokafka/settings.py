@@ -1,4 +1,4 @@
-"""Options in, a configured consumer out."""
+"""Turns options into a configured consumer."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from aioparallel.clients.aiokafka.checking import (
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.errors import ConfigurationError
 
-__all__ = ["ConsumerSettings", "aiokafkas", "check_servers", "connection_options", "option_names"]
+__all__ = ["ConsumerSettings", "aiokafka_options", "check_servers", "connection_options", "option_names"]
 
 _OURS: Final[Mapping[str, str]] = {
-    "acks": "leave it out, it is of Producing, and there always all",
+    "acks": "leave it out, it is an option of Producing, and always all there",
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
     "auto_commit_interval_ms": "leave it out, offsets are committed as records are completed",
     "auto_offset_reset": "use auto_offset_reset of the consumer",
@@ -41,7 +41,7 @@ _OURS: Final[Mapping[str, str]] = {
     "session_timeout_ms": "use session_timeout (seconds)",
     "value_deserializer": "leave it out, decode record.value in the handler",
 }
-"""aiokafka's options that are not the user's to set, each with what to use instead."""
+"""aiokafka's options that users cannot set, and what to use instead."""
 
 _OF_GROUPS: Final = frozenset(
     {
@@ -55,31 +55,32 @@ _OF_GROUPS: Final = frozenset(
         "session_timeout_ms",
     }
 )
-"""Options that mean something in a group only, and the one that is given beside the others."""
+"""Options that only apply within a group, and ``bootstrap_servers``, which is passed separately."""
 
 _NEVER_MS: Final = MOST
-"""24.8 days: the longest poll interval that fits the protocol. What really holds it off is in ``client.py``."""
+"""24.8 days: the longest poll interval of the protocol. ``client.py`` prevents that it ever expires."""
 
 FETCH_MAX_WAIT_MS: Final = 20
 FETCH_MAX_BYTES: Final = 4 * 1024 * 1024
-"""Bytes of one response. aiokafka reads a response in one go: with 500 partitions and its own 50 MiB the loop was held
-for 30 ms by a response of 20 MB, with this for 8 to 10 ms."""
+"""Largest response in bytes. aiokafka reads a response at once: with 500 partitions and its default of 50 MiB, a
+response of 20 MB held the loop for 30 ms; with this limit it is 8 to 10 ms."""
 PREFETCH_BACKOFF: Final = 0.005
-"""How long a fetch waits at the broker for data (milliseconds), and how long one partition with unread data holds
-back the fetches of others (seconds). One fetch a broker is in flight, so a partition that is left unread makes the
-others wait for the one before: measured on 8 partitions with one busy, these two against aiokafka's 500 ms and 0.1 s
-gave 39,003 instead of 14,554 records/s of 40,000/s wanted."""
+"""The default of ``fetch_max_wait_ms``: milliseconds that the broker holds a fetch without data. And seconds for which
+a partition with unread data delays the fetches of others.
+
+Only one fetch per broker is in flight, so the others wait for it. Measured with 8 partitions of which one was busy, at
+40,000 records/s: 39,003 records/s with these two, 14,554 with aiokafka's 500 ms and 0.1 s."""
 
 
 class ConsumerSettings:
-    """Everything the consumer is built with, checked before anything connects. Durations in seconds.
+    """Everything that the consumer is made with, checked before anything connects. Times in seconds.
 
-    ``client_options`` go to aiokafka as they are: TLS, SASL, ``isolation_level``, sizes of fetches and so on. Those
-    that would contradict ours are refused by name.
+    ``client_options`` are passed to aiokafka unchanged: TLS, SASL, ``isolation_level``, fetch sizes and so on. Options
+    that would contradict this package's raise ConfigurationError.
 
-    The default assignor is ``range``, since it is what the Java, librdkafka and kafka-python clients offer by
-    default: members of both kinds can then share a group while one replaces the other. Any other one goes into
-    ``partition_assignment_strategy``, exactly one: aiokafka joins the group once for each.
+    The default assignor is ``range``, which the Java, librdkafka and kafka-python clients offer by default. So members
+    of both kinds can share a group while one replaces the other. ``partition_assignment_strategy`` sets another one. It
+    must be exactly one, because aiokafka joins the group once for each.
     """
 
     def __init__(
@@ -122,43 +123,43 @@ class ConsumerSettings:
         }
 
     def build(self) -> Consumer:
-        """A consumer that has not connected yet; it must be closed. Needs the running loop.
+        """A consumer that has not connected yet and must be closed. Needs a running loop.
 
-        Raises ConfigurationError where aiokafka refuses a value.
+        Raises ConfigurationError if aiokafka refuses a value.
         """
         try:
-            return cast("Consumer", AIOKafkaConsumer(**aiokafkas(self._options)))
+            return cast("Consumer", AIOKafkaConsumer(**aiokafka_options(self._options)))
         except (AssertionError, TypeError, ValueError) as error:
             names = sorted(self._options)
             raise ConfigurationError("client_options", names, f"aiokafka refused a value of them: {error}") from error
 
     def reading_options(self) -> dict[str, object]:
-        """What a consumer without a group takes of them."""
+        """The options of a consumer without a group."""
         return {name: value for name, value in self._options.items() if name not in _OF_GROUPS}
 
     def connection_options(self) -> dict[str, object]:
-        """What a single connection needs of them: the name of the client, TLS and SASL."""
+        """The options of a single connection: client id, TLS and SASL."""
         return connection_options(self._options)
 
 
-def aiokafkas(options: Mapping[str, object]) -> dict[str, object]:
-    """Without the one that aiokafka does not know."""
+def aiokafka_options(options: Mapping[str, object]) -> dict[str, object]:
+    """The options without the one that aiokafka does not have."""
     return {name: value for name, value in options.items() if name != REBOOTSTRAP_AFTER}
 
 
 def connection_options(options: Mapping[str, object]) -> dict[str, object]:
-    """Those of a client's options that a single connection needs: the client's name, TLS and SASL."""
+    """The options of a single connection: client id, TLS and SASL."""
     given = {
         name: value
         for name, value in options.items()
         if name.startswith("sasl_") or name in {"client_id", "security_protocol", "ssl_context"}
     }
-    # A client's default; a connection by itself has none.
+    # The default of aiokafka's clients, which its connections lack.
     return {"sasl_mechanism": "PLAIN", **given}
 
 
 def check_servers(bootstrap_servers: str) -> None:
-    """Raise ConfigurationError when it is not ``host:port``, or several separated by commas."""
+    """Raise ConfigurationError unless it is comma-separated ``host:port``."""
     try:
         valid = all(host.encode("idna") and 0 < port < 65_536 for host, port, _ in collect_hosts(bootstrap_servers))
     except ValueError:
@@ -170,7 +171,7 @@ def check_servers(bootstrap_servers: str) -> None:
 
 
 def option_names(kind: type) -> frozenset[str]:
-    """The options that a class of aiokafka takes, by name."""
+    """The names of the options of a class of aiokafka."""
     return frozenset(inspect.signature(kind.__init__).parameters) - {"self", "topics"}  # type: ignore[misc]
 
 
@@ -213,6 +214,6 @@ def _assignor(options: Mapping[str, object]) -> object:
         )
     assignor = given[0]
     if isinstance(assignor, type) and issubclass(assignor, StickyPartitionAssignor):
-        # It remembers this member's partitions on its class: two consumers in one process would mix them up.
+        # The assignor stores this member's partitions on its class, so two consumers in a process need two classes.
         return type(assignor.__name__, (assignor,), {"member_assignment": None, "generation": -1})
     return assignor

@@ -1,21 +1,19 @@
-"""A member with a ``group.instance.id``, so that two that have the same one do not throw each other out for ever.
+"""Keeps two processes with the same ``group.instance.id`` from fencing each other without end.
 
-When another process joins with this one's instance id, the group gives it this one's place, and answers each request
-of this one that names the id with FENCED_INSTANCE_ID (KIP-345). aiokafka's heartbeats do not name it: they are answered
-as of an unknown member, whereupon aiokafka joins as a new one, and takes the place back::
+When another process joins with the same instance id, the group gives it the membership of this one. Requests of this
+one that contain the id are answered FENCED_INSTANCE_ID (KIP-345). aiokafka's heartbeats do not contain the id, and are
+answered UNKNOWN_MEMBER_ID. aiokafka then joins as a new member, and takes the membership back::
 
-    A holds the place   B joins with A's id: the place is B's
-    A's heartbeat       UNKNOWN_MEMBER_ID; A joins without a member id: the place is A's
-    B's heartbeat       UNKNOWN_MEMBER_ID; ... and so on, once a heartbeat, each time without a last commit
+    A is the member     B joins with A's id: B is the member
+    A's heartbeat       UNKNOWN_MEMBER_ID; A joins without a member id: A is the member
+    B's heartbeat       UNKNOWN_MEMBER_ID; ... and so on, at each heartbeat, each time without a last commit
 
-So heartbeats name the id here. And who has lost its session joins again under the member id it had: the coordinator
-says then whether the place has another owner (FENCED_INSTANCE_ID), whatever the loss was found out by, or whether it
-was only forgotten (UNKNOWN_MEMBER_ID), and only then it joins as a new one.
+So the heartbeats here contain the id. A member that has lost its session rejoins with its old member id. The
+coordinator then says whether another process has the membership (FENCED_INSTANCE_ID), or the member was only forgotten
+(UNKNOWN_MEMBER_ID). Only in the second case it joins as a new member. In the first case it sends nothing more.
 
-Whose place is another one's sends nothing more.
-
-One may be fenced by itself: a join without a member id gets no answer, is sent again, and the group handles the first
-one late. So who has had no answer to one within the last minute joins once more.
+A member may fence itself: if a join without a member id gets no answer and is repeated, the group may handle the first
+one late. So a member that had such a join within the last minute joins once more.
 """
 
 from __future__ import annotations
@@ -37,11 +35,11 @@ __all__ = ["StaticMember"]
 _NAME_THE_MEMBER: Final = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 _UNKNOWN: Final[str] = JoinGroupRequest.UNKNOWN_MEMBER_ID
 _LATE: Final = 60.0
-"""Seconds for which a join that got no answer may still be handled."""
+"""Seconds for which an unanswered join may still be handled."""
 
 
 class StaticMember:
-    """Puts itself before the coordinator's ``_send_req``, once. ``on_fenced()``: the place is another one's, once."""
+    """Wraps the coordinator's ``_send_req``. ``on_fenced()`` is called once when another process is the member."""
 
     def __init__(self, coordinator: Coordinator, instance_id: str, on_fenced: Callable[[], None]) -> None:
         self._coordinator = coordinator
@@ -50,33 +48,32 @@ class StaticMember:
         self._send = coordinator._send_req
         self._time = asyncio.get_running_loop().time
         self._is_fenced = False
-        self._member_id = _UNKNOWN  # that the group gave it last
-        self._unanswered_at = -math.inf  # a join without a member id
+        self._member_id = _UNKNOWN  # the last one from the group
+        self._unanswered_at = -math.inf  # the last join without a member id and without an answer
         coordinator._send_req = self.send
 
     def fenced(self, member_id: str) -> None:
-        """A commit in the name of ``member_id`` was answered FENCED_INSTANCE_ID. Of an older one that says nothing:
-        this member has got another id since, and nobody else its place."""
+        """A commit of ``member_id`` was answered FENCED_INSTANCE_ID. Ignored for an earlier member id: the group has
+        given this process a new one since."""
         if member_id != self._member_id or self._is_fenced:
             return
-        if self._may_be_our_own():
+        if self._may_be_itself():
             self._coordinator.reset_generation()
         else:
             self._end()
 
     async def send(self, request: object) -> object:
-        """``GroupCoordinator._send_req``. Returns no answer any more once the place is another one's, and raises when
-        the coordinator is closed."""
+        """``GroupCoordinator._send_req``. Once fenced, it does not return, and raises when the coordinator closes."""
         if not self._is_fenced:
             answer = await self._send_named(request)
             if isinstance(request, _NAME_THE_MEMBER):
                 self._hear(request, cast("MemberAnswer", answer))
             if not self._is_fenced:
                 return answer
-        # A failure would be tried again by aiokafka, all the time.
+        # Do not raise: aiokafka would retry at once, again and again.
         await asyncio.wait([self._coordinator._closing])
         if isinstance(request, HeartbeatRequest):
-            # The task that sends them is cancelled when the one that joins has ended.
+            # aiokafka cancels the heartbeat task when the join task has ended.
             await asyncio.get_running_loop().create_future()
         raise kafka.IllegalStateError("another process has the group_instance_id of this member")
 
@@ -97,8 +94,8 @@ class StaticMember:
 
     def _hear(self, request: object, answer: MemberAnswer) -> None:
         if answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
-            # aiokafka has one of these under way at a time, and none across a join: it is about who this member is now.
-            if self._may_be_our_own():
+            # aiokafka has one such request in flight, and none across a join: the answer concerns the current member.
+            if self._may_be_itself():
                 answer.error_code = ErrorCode.UNKNOWN_MEMBER_ID
             else:
                 self._end()
@@ -108,8 +105,8 @@ class StaticMember:
             elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self._member_id = _UNKNOWN
 
-    def _may_be_our_own(self) -> bool:
-        """Whether a join of this member may have taken its place; then it is to join once more, as a new one."""
+    def _may_be_itself(self) -> bool:
+        """Whether a late join of this process may have fenced it. It must then rejoin as a new member."""
         is_late = self._time() - self._unanswered_at < _LATE
         self._unanswered_at = -math.inf
         if is_late:

@@ -1,8 +1,8 @@
-"""The messages of Kafka's transactions that aiokafka does not know, as they go with ``transaction.version`` 2.
+"""Requests of Kafka transactions that aiokafka lacks, for ``transaction.version`` 2.
 
 From Kafka's message definitions: Produce 12, InitProducerId 5, TxnOffsetCommit 5, EndTxn 5, OffsetFetch 7, ApiVersions
-3. The newest of Produce and OffsetFetch name topics by ids, which aiokafka does not have. All are of flexible versions;
-a tagged field is never written (aiokafka writes those wrong), only read.
+3. Newer versions of Produce and OffsetFetch identify topics by ids, which aiokafka does not have. All versions are
+flexible. Tagged fields are read, but never written, because aiokafka writes them incorrectly.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from aiokafka.protocol.types import (
     TaggedFields,
 )
 
+from aioparallel.clients.aiokafka.message_classes import request_class
+
 __all__ = ["ApiVersions", "EndTxn", "InitProducerId", "OffsetFetch", "Produce", "TxnOffsetCommit", "finalized_features"]
 
 _TEXT = CompactString("utf-8")
@@ -33,14 +35,22 @@ _NO_TAGS: dict[int, bytes] = {}
 
 
 def _by_partition(*fields: tuple[str, object]) -> tuple[str, object]:
-    """Topics, and of each its partitions with these fields."""
+    """Topics with their partitions, which have these fields."""
     return "topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(*fields, _TAGS)), _TAGS)
 
 
-class _ProduceResponse(Response):  # type: ignore[misc]
-    API_KEY = 0
-    API_VERSION = 12
-    SCHEMA = Schema(
+_ProduceRequest = request_class(
+    "Produce",
+    api_key=0,
+    version=12,
+    request=Schema(
+        ("transactional_id", _TEXT),
+        ("acks", Int16),
+        ("timeout_ms", Int32),
+        _by_partition(("partition", Int32), ("records", CompactBytes)),
+        _TAGS,
+    ),
+    response=Schema(
         _by_partition(
             ("partition", Int32),
             ("error_code", Int16),
@@ -52,65 +62,36 @@ class _ProduceResponse(Response):  # type: ignore[misc]
         ),
         ("throttle_time_ms", Int32),
         _TAGS,
-    )
+    ),
+)
 
 
-class _ProduceRequest(RequestStruct):  # type: ignore[misc]
-    API_KEY = 0
-    API_VERSION = 12
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _ProduceResponse
-    SCHEMA = Schema(
-        ("transactional_id", _TEXT),
-        ("acks", Int16),
-        ("timeout_ms", Int32),
-        _by_partition(("partition", Int32), ("records", CompactBytes)),
-        _TAGS,
-    )
-
-
-class _InitProducerIdResponse(Response):  # type: ignore[misc]
-    API_KEY = 22
-    API_VERSION = 5
-    SCHEMA = Schema(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        _TAGS,
-    )
-
-
-class _InitProducerIdRequest(RequestStruct):  # type: ignore[misc]
-    API_KEY = 22
-    API_VERSION = 5
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _InitProducerIdResponse
-    SCHEMA = Schema(
+_InitProducerIdRequest = request_class(
+    "InitProducerId",
+    api_key=22,
+    version=5,
+    request=Schema(
         ("transactional_id", _TEXT),
         ("transaction_timeout_ms", Int32),
         ("producer_id", Int64),
         ("producer_epoch", Int16),
         _TAGS,
-    )
-
-
-class _TxnOffsetCommitResponse(Response):  # type: ignore[misc]
-    API_KEY = 28
-    API_VERSION = 5
-    SCHEMA = Schema(
+    ),
+    response=Schema(
         ("throttle_time_ms", Int32),
-        _by_partition(("partition", Int32), ("error_code", Int16)),
+        ("error_code", Int16),
+        ("producer_id", Int64),
+        ("producer_epoch", Int16),
         _TAGS,
-    )
+    ),
+)
 
 
-class _TxnOffsetCommitRequest(RequestStruct):  # type: ignore[misc]
-    API_KEY = 28
-    API_VERSION = 5
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _TxnOffsetCommitResponse
-    SCHEMA = Schema(
+_TxnOffsetCommitRequest = request_class(
+    "TxnOffsetCommit",
+    api_key=28,
+    version=5,
+    request=Schema(
         ("transactional_id", _TEXT),
         ("group_id", _TEXT),
         ("producer_id", Int64),
@@ -125,33 +106,41 @@ class _TxnOffsetCommitRequest(RequestStruct):  # type: ignore[misc]
             ("metadata", _TEXT),
         ),
         _TAGS,
-    )
+    ),
+    response=Schema(
+        ("throttle_time_ms", Int32),
+        _by_partition(("partition", Int32), ("error_code", Int16)),
+        _TAGS,
+    ),
+)
 
 
-class _EndTxnResponse(Response):  # type: ignore[misc]
-    API_KEY = 26
-    API_VERSION = 5
-    SCHEMA = _InitProducerIdResponse.SCHEMA
-
-
-class _EndTxnRequest(RequestStruct):  # type: ignore[misc]
-    API_KEY = 26
-    API_VERSION = 5
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _EndTxnResponse
-    SCHEMA = Schema(
+_EndTxnRequest = request_class(
+    "EndTxn",
+    api_key=26,
+    version=5,
+    request=Schema(
         ("transactional_id", _TEXT),
         ("producer_id", Int64),
         ("producer_epoch", Int16),
         ("committed", Boolean),
         _TAGS,
-    )
+    ),
+    response=_InitProducerIdRequest.RESPONSE_TYPE.SCHEMA,
+)
 
 
-class _OffsetFetchResponse(Response):  # type: ignore[misc]
-    API_KEY = 9
-    API_VERSION = 7
-    SCHEMA = Schema(
+_OffsetFetchRequest = request_class(
+    "OffsetFetch",
+    api_key=9,
+    version=7,
+    request=Schema(
+        ("group_id", _TEXT),
+        ("topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+        ("require_stable", Boolean),
+        _TAGS,
+    ),
+    response=Schema(
         ("throttle_time_ms", Int32),
         _by_partition(
             ("partition", Int32),
@@ -162,20 +151,8 @@ class _OffsetFetchResponse(Response):  # type: ignore[misc]
         ),
         ("error_code", Int16),
         _TAGS,
-    )
-
-
-class _OffsetFetchRequest(RequestStruct):  # type: ignore[misc]
-    API_KEY = 9
-    API_VERSION = 7
-    FLEXIBLE_VERSION = True
-    RESPONSE_TYPE = _OffsetFetchResponse
-    SCHEMA = Schema(
-        ("group_id", _TEXT),
-        ("topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
-        ("require_stable", Boolean),
-        _TAGS,
-    )
+    ),
+)
 
 
 class _ApiVersionsResponse(Response):  # type: ignore[misc]
@@ -197,7 +174,7 @@ class _ApiVersionsRequest(RequestStruct):  # type: ignore[misc]
     SCHEMA = Schema(("software_name", _TEXT), ("software_version", _TEXT), _TAGS)
 
     def parse_response_header(self, read_buffer: BytesIO | bytes) -> object:
-        """Its answer has the old header in every version: whoever asks may not know flexible ones."""
+        """Decode the header, which has version 0 in every version: a client may not know flexible ones."""
         return ResponseHeader_v0.decode(read_buffer)
 
 
@@ -205,8 +182,7 @@ _FEATURES = CompactArray(("name", _TEXT), ("most", Int16), ("least", Int16), _TA
 
 
 def finalized_features(tags: Mapping[int, bytes]) -> dict[str, int]:
-    """The features that the cluster has agreed on, each with its level, from the tagged fields of an ApiVersions
-    answer."""
+    """The finalized features of the cluster with their levels, from the tagged fields of an ApiVersions answer."""
     if 2 not in tags:
         return {}
     found = cast("list[tuple[str, int, int, object]]", _FEATURES.decode(BytesIO(tags[2])) or [])
@@ -214,7 +190,7 @@ def finalized_features(tags: Mapping[int, bytes]) -> dict[str, int]:
 
 
 class _Message:
-    """A request in its one version, as aiokafka's connections take it: they ask it for nothing but :meth:`prepare`."""
+    """A request in a single version. aiokafka's connections only call :meth:`prepare`."""
 
     STRUCT: ClassVar[type[Any]]
 
@@ -222,12 +198,12 @@ class _Message:
         self._fields = fields
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> object:
-        """What is sent to a broker that takes these versions of each kind."""
+        """The request. Raises IncompatibleBrokerVersion if the broker does not support its version."""
         struct = self.STRUCT
         least, most = versions.get(struct.API_KEY, (0, -1))
         if not least <= struct.API_VERSION <= most:
             name = type(self).__name__
-            raise IncompatibleBrokerVersion(f"{name} {struct.API_VERSION}: this broker takes {least} to {most}")
+            raise IncompatibleBrokerVersion(f"{name} {struct.API_VERSION}: this broker supports {least} to {most}")
         return struct(*self._fields, _NO_TAGS)
 
 
@@ -238,7 +214,7 @@ class Produce(_Message):
 
 
 class InitProducerId(_Message):
-    """Transactional id, the transactions' timeout in milliseconds, own producer id and epoch or -1."""
+    """Transactional id, transaction timeout in milliseconds, known producer id and epoch or -1."""
 
     STRUCT = _InitProducerIdRequest
 

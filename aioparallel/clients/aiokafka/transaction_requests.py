@@ -1,8 +1,10 @@
-"""A cluster as the transactional producer needs it, through aiokafka's connections.
+# ruff: noqa: D102 - documented in aioparallel.clients.producing.transactional.TransactionalBrokers
 
-aiokafka's own transactions are those of Kafka 0.11: their offsets are fenced by nobody's generation, and a batch that
-comes late may be taken into a transaction that has ended. So the messages are ours (``transaction_messages.py``), and
-what follows from their codes is decided above.
+"""The cluster for the transactional producer, through aiokafka's connections.
+
+aiokafka implements the transactions of Kafka 0.11. Their offsets are not fenced by the group's generation, and a late
+batch may become part of a later transaction. So this package has its own requests (``transaction_messages.py``). The
+producer decides what follows from their error codes.
 """
 
 from __future__ import annotations
@@ -46,15 +48,15 @@ _OF_TRANSACTIONS: Final = 1
 _ALL: Final = -1
 _GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 _SILENT: Final = 1.0
-"""Seconds without an answer after which a connection is cut; one who had less time than that says nothing about it."""
+"""Shortest timeout in seconds whose expiry closes the connection. A shorter one says nothing about it."""
 _FEATURE: Final = "transaction.version"
 _LEVEL: Final = 2
 
 
 class TransactionalAiokafkaBrokers(AiokafkaBrokers):
-    """See :class:`~aioparallel.clients.producing.transactional.TransactionalBrokers` for each call.
+    """Implements :class:`~aioparallel.clients.producing.transactional.TransactionalBrokers`.
 
-    ``group_id``: whose offsets go with the transactions. ``instance``: the member's ``group.instance.id``, or None.
+    ``group_id``: the group whose offsets are committed. ``instance``: the member's ``group.instance.id``, or None.
     """
 
     def __init__(
@@ -64,12 +66,11 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
         self.transactional_id = ""
         self._group_id = group_id
         self._instance = instance
-        self._coordinators: dict[tuple[int, str], int] = {}  # by kind, and what they coordinate
+        self._coordinators: dict[tuple[int, str], int] = {}  # by kind and key
 
     # -- at the start
 
     async def check_transactions(self, timeout: float) -> None:
-        """Raise TransactionsUnsupported, TimeoutError."""
         async with asyncio.timeout(timeout):
             while True:
                 answer = await first_answer(self._watch().brokers(), self._ask_for_versions)
@@ -108,23 +109,21 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             for partition, code, offset, timestamp, *_ in partitions
         }
 
-    # -- about transactions
+    # -- transactions
 
     async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
-        """InitProducerId."""
         epoch = known or Epoch(-1, -1)
         request = InitProducerId(self.transactional_id, round(transaction_timeout * 1000), *epoch)
         return await self._epochs(request, timeout)
 
     async def end(self, epoch: Epoch, timeout: float, *, commit: bool) -> Epochs:
-        """EndTxn."""
         return await self._epochs(EndTxn(self.transactional_id, *epoch, commit), timeout)
 
     async def _epochs(self, request: object, timeout: float) -> Epochs:
         answer = await self._ask(_OF_TRANSACTIONS, request, timeout)
         if isinstance(answer, int):
             return Epochs(answer)
-        self._heard(_OF_TRANSACTIONS, [answer.error_code])
+        self._forget_if_gone(_OF_TRANSACTIONS, [answer.error_code])
         if answer.error_code != ErrorCode.NONE:
             return Epochs(answer.error_code)
         return Epochs(ErrorCode.NONE, Epoch(answer.producer_id, answer.producer_epoch))
@@ -132,7 +131,6 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
     async def commit_offsets(
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """TxnOffsetCommit."""
         topics: defaultdict[str, list[tuple[int, int, int, str, dict[int, bytes]]]] = defaultdict(list)
         for (topic, partition), (offset, metadata, leader_epoch, _) in positions.items():
             topics[topic].append((partition, offset, leader_epoch, metadata, {}))
@@ -153,11 +151,10 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             for topic, partitions, _ in answer.topics
             for partition, code, _ in partitions
         }
-        self._heard(_OF_GROUP, found.values())
+        self._forget_if_gone(_OF_GROUP, found.values())
         return found
 
     async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
-        """OffsetFetch."""
         topics: defaultdict[str, list[int]] = defaultdict(list)
         for topic, partition in partitions:
             topics[topic].append(partition)
@@ -170,13 +167,14 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             for partition, offset, leader_epoch, metadata, code, _ in several:
                 position = Committed(offset, metadata or "", leader_epoch) if offset >= 0 else None
                 found[TopicPartition(topic, partition)] = code if code != ErrorCode.NONE else position
-        self._heard(_OF_GROUP, [answer.error_code, *[code for code in found.values() if isinstance(code, int)]])
+        codes = [answer.error_code, *[code for code in found.values() if isinstance(code, int)]]
+        self._forget_if_gone(_OF_GROUP, codes)
         return StableOffsets(answer.error_code, found)
 
     # -- coordinators
 
     async def _ask(self, kind: int, request: object, timeout: float) -> Any:
-        """The coordinator's answer, or the code of why there is none."""
+        """Return the coordinator's answer, or an error code."""
         key = (kind, self.transactional_id if kind == _OF_TRANSACTIONS else self._group_id)
         node: int | None = None
         try:
@@ -194,12 +192,12 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             _log(type(request).__name__, error)
             self._forget(kind)
             if isinstance(error, TimeoutError) and node is not None and timeout >= _SILENT:
-                # What is behind it in the same connection would not be answered either.
+                # Later requests in the same connection would not be answered either.
                 self._cut_coordination(node)
             return NO_ANSWER
 
     async def _find(self, kind: int, key: str) -> int:
-        """The node that coordinates. Raises _NotFound."""
+        """Look up the coordinator's node. Raises _NotFound."""
 
         async def ask(node: int) -> Any | None:
             try:
@@ -216,12 +214,12 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             raise _NotFound(answer.error_code)
         return int(answer.coordinator_id)
 
-    def _heard(self, kind: int, found: Collection[int]) -> None:
+    def _forget_if_gone(self, kind: int, found: Collection[int]) -> None:
         if not _GONE.isdisjoint(found):
             self._forget(kind)
 
     def _forget(self, kind: int) -> None:
-        """Look for the coordinator anew, where it may be another one by now."""
+        """Look up the coordinator again at the next request."""
         for key in [key for key in self._coordinators if key[0] == kind]:
             del self._coordinators[key]
 
@@ -233,7 +231,7 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
 
 
 class _NotFound(Exception):
-    """There is no coordinator, and this is the code that says why."""
+    """No coordinator was found, for the reason in ``code``."""
 
     def __init__(self, code: int) -> None:
         super().__init__(code)

@@ -11,49 +11,49 @@ __all__ = ["Answer", "Verdict", "answer_in_transaction", "answer_of", "unanswere
 
 
 class Verdict(enum.Enum):
-    """What is to be done."""
+    """What to do with the batch."""
 
     WRITTEN = "written"
     AGAIN = "again"
-    """It passes by itself: send the same bytes again."""
+    """A transient failure: send the same bytes again."""
     TOO_LARGE = "too large"
-    """Not written: smaller batches may be, or a single output is too large for the topic."""
+    """Not written: the batch, or a single output, is too large for the topic."""
     SPLIT = "split"
-    """Not written: one of the records is not acceptable, and the answer does not say which."""
+    """Not written: the broker refuses one of the records, and does not say which."""
     ANEW = "anew"
-    """Not written: the sequence number is not the one that the broker waits for."""
+    """Not written: the broker expects another sequence number."""
     REJECTED = "rejected"
-    """Not written: the broker takes nothing of this producer id any more."""
+    """Not written: the broker no longer accepts this producer id."""
     REFUSED = "refused"
-    """Not written, and it will not be."""
+    """Not written, and a retry would not help."""
     UNCLEAR = "unclear"
-    """It failed, and may be written all the same."""
+    """Failed, but the batch may have been written."""
     BROKEN = "broken"
-    """Its transaction cannot be committed any more; the code says why."""
+    """Its transaction can no longer be committed; ``code`` says why."""
 
 
 class Answer(NamedTuple):
-    """A verdict, with where the batch stands or why it does not."""
+    """A verdict, with the position of a written batch or the reason of a failure."""
 
     verdict: Verdict
     reason: str = ""
-    """May hold ``{size}``, the bytes of the batch."""
+    """May contain ``{size}``, a placeholder for the batch's size in bytes."""
     offset: int = -1
-    """Of the first record; -1 when the broker no longer knows."""
+    """Offset of the first record; -1 if the broker no longer knows it."""
     timestamp: int = -1
-    """Milliseconds since the epoch, -1 where the records keep their own."""
+    """Milliseconds since the epoch; -1 if the records keep their own timestamps."""
     is_heard: bool = True
-    """Whether the broker has said it; False: no answer came."""
+    """Whether the broker sent this answer; False if none arrived."""
     code: int = ErrorCode.NONE
-    """The broker's, where the verdict is ``BROKEN``."""
+    """The broker's error code, if the verdict is ``BROKEN``."""
 
     def explain(self, size: int) -> str:
-        """The reason, for a batch of this size in bytes."""
+        """Return the reason, for a batch of ``size`` bytes."""
         return self.reason.format(size=size) if "{size" in self.reason else self.reason
 
 
 _REASONS: Final[dict[int, tuple[Verdict, str]]] = {
-    # The broker did write it, long ago: it no longer remembers where.
+    # The broker wrote the batch earlier and no longer remembers its offset.
     ErrorCode.DUPLICATE_SEQUENCE_NUMBER: (Verdict.WRITTEN, ""),
     ErrorCode.MESSAGE_TOO_LARGE: (
         Verdict.TOO_LARGE,
@@ -84,7 +84,7 @@ _REASONS: Final[dict[int, tuple[Verdict, str]]] = {
         Verdict.REFUSED,
         "not authorised; this user needs the permission IDEMPOTENT_WRITE on the cluster",
     ),
-    ErrorCode.INVALID_TOPIC_EXCEPTION: (Verdict.REFUSED, "this is no valid name of a topic"),
+    ErrorCode.INVALID_TOPIC_EXCEPTION: (Verdict.REFUSED, "this is not a valid topic name"),
     ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT: (Verdict.REFUSED, "the topic's message format is too old"),
     ErrorCode.POLICY_VIOLATION: (Verdict.REFUSED, "a policy of the broker forbids it"),
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: (
@@ -95,7 +95,7 @@ _REASONS: Final[dict[int, tuple[Verdict, str]]] = {
 
 
 def answer_of(code: int, offset: int, timestamp: int) -> Answer:
-    """What the broker answered for one partition."""
+    """Interpret the broker's answer for one partition."""
     if code == ErrorCode.NONE:
         return Answer(Verdict.WRITTEN, "", offset, timestamp)
     if (known := _REASONS.get(code)) is not None:
@@ -108,7 +108,7 @@ _BREAK: Final = frozenset({Verdict.ANEW, Verdict.REJECTED, Verdict.UNCLEAR})
 
 
 def answer_in_transaction(code: int, offset: int, timestamp: int) -> Answer:
-    """The same for a batch of a transaction: whatever may have been written, and must not be, is aborted with it."""
+    """Interpret an answer within a transaction: a batch that may have been written is aborted with the transaction."""
     answer = answer_of(code, offset, timestamp)
     return answer._replace(verdict=Verdict.BROKEN, code=code) if answer.verdict in _BREAK else answer
 
@@ -117,9 +117,9 @@ def _name(code: int) -> str:
     try:
         return ErrorCode(code).name
     except ValueError:
-        return "something that this version does not know"
+        return "an unknown error"
 
 
 def unanswered(error: Exception) -> Answer:
-    """No answer came: the connection broke, or the broker was silent for too long."""
+    """The answer for a batch whose connection broke, or whose request timed out."""
     return Answer(Verdict.AGAIN, str(error) or type(error).__name__, is_heard=False)

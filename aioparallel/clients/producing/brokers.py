@@ -1,4 +1,4 @@
-"""What a producer needs of a Kafka cluster. Clients implement it."""
+"""What a producer needs from a Kafka cluster. Clients implement it."""
 
 from __future__ import annotations
 
@@ -14,54 +14,59 @@ __all__ = ["Brokers"]
 
 
 class Brokers(Protocol):
-    """Connections to all brokers of a cluster; none before :meth:`connect`. One attempt each for what is asked.
+    """Connections to all brokers of a cluster. Each method makes one attempt.
 
-    Whenever the metadata is new, the function given to its constructor is called.
+    There are no connections before :meth:`connect`. The constructor takes a function to call after each metadata
+    update.
     """
 
     @property
     def is_connected(self) -> bool:
-        """Whether :meth:`connect` has succeeded; connections that break after that are made again."""
+        """Whether :meth:`connect` has succeeded. Connections that break later are reopened."""
 
     @property
     def failure(self) -> Exception | None:
-        """Why nothing can be sent any more, for good: another cluster is there. No connection is made then."""
+        """Why nothing can be sent permanently: the addresses now belong to another cluster. No connection is opened."""
 
     async def connect(self, timeout: float) -> None:
-        """Find a broker and learn from it who the others are. Raises BrokerUnreachable or NotAuthorized within
-        ``timeout`` seconds."""
+        """Connect to any broker and learn the others from it.
+
+        Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
 
     async def identify(self) -> Identity:
-        """A producer id that nobody else has, from any broker that answers. Raises NotAuthorized, and OSError or
-        TimeoutError for what passes."""
+        """Obtain an unused producer id from any broker that answers.
+
+        Raises NotAuthorized, and OSError or TimeoutError for transient failures."""
 
     async def produce(self, node: int, batches: Sequence[RecordBatch]) -> list[Answer]:
-        """One request with these batches, and what became of each. Raises nothing."""
+        """Send one request with these batches. Returns an answer for each; raises nothing."""
 
     def leader_of(self, queue: PartitionQueue) -> int | None:
-        """The node that leads the partition; -1 or None where there is none, or it is not known."""
+        """The node that leads the partition; -1 if it has no leader, None if the partition is unknown."""
 
     def address_of(self, node: int) -> str:
-        """How messages name the node, ``host:port``; empty where it is not known."""
+        """The node's ``host:port`` for messages; empty if unknown."""
 
     def partitions_of(self, topic: str) -> dict[int, bool]:
-        """The topic's partitions as they are known now, and whether each has a leader."""
+        """The topic's partitions in the current metadata, and whether each has a leader."""
 
     def refused_topics(self) -> Collection[str]:
-        """Topics that this user may not even ask about."""
+        """Topics that this user may not describe."""
 
     def doubt(self) -> None:
-        """The metadata may be wrong, or old: have it updated."""
+        """Report that the metadata may be stale, so that it is updated."""
 
     async def update(self, topics: Collection[str]) -> None:
-        """Follow these topics, and have the metadata updated once. Raises OSError for what passes."""
+        """Add these topics to the metadata and update it once. Raises OSError for transient failures."""
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, asked for now. Creates none. Raises TimeoutError, and :attr:`failure`."""
+        """Query all partitions of these topics. Creates no topic. Raises TimeoutError, and :attr:`failure`."""
 
     def cut(self, node: int) -> None:
-        """Break the connection to this broker: what is on its way there gets no further than it is, and requests
-        that wait for it are answered with ``Verdict.AGAIN``."""
+        """Close the connection to this broker.
+
+        Requests waiting for an answer from it are answered with ``Verdict.AGAIN``. Data still in the send buffer is
+        discarded."""
 
     async def close(self, timeout: float) -> None:
-        """Close all connections, within ``timeout`` seconds; raises nothing."""
+        """Close all connections within ``timeout`` seconds. Raises nothing."""

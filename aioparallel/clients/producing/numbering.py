@@ -1,4 +1,4 @@
-"""The numbers of one partition's batches: what a broker recognises a repeated batch by, and refuses a late one by."""
+"""The numbers of one partition's batches, by which a broker deduplicates and fences."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final, NamedTuple
 __all__ = ["Identity", "Numbering"]
 
 _SEQUENCES: Final = 2**31
-"""Sequence numbers go from 0 up to this, and begin again."""
+"""Sequence numbers run from 0 to this limit, exclusive, and wrap around."""
 _LAST_EPOCH: Final = 2**15 - 1
 _WORN_EPOCH: Final = 30_000
-"""From here on a producer id is given up at the next acknowledgement: then nothing of it is in doubt, so nothing is
-left that only a higher epoch of the same id could fence."""
+"""From this epoch on, the producer id is replaced at the next acknowledgement. Nothing is in doubt at that point, so
+nothing remains that only a higher epoch of the same id could fence."""
 
 
 class Identity(NamedTuple):
-    """Who the broker takes us for."""
+    """A producer id and epoch, as the broker knows this producer."""
 
     producer_id: int
     epoch: int
@@ -24,16 +24,18 @@ class Identity(NamedTuple):
 class Numbering:
     """Producer id, epoch and sequence number of one partition's next batch.
 
-    What brokers do with them (KIP-98, KIP-360), for each producer id and partition: a batch is written if its number
-    follows the last one; with the numbers of one that was written it is taken for that one and not written again;
-    an epoch begins with number 0, and whatever comes with an older epoch after that is refused.
+    Brokers check each batch per producer id and partition (KIP-98, KIP-360):
 
-    So a number may be used for another batch only if the last one was certainly not written; and when nobody will
-    ever know, the epoch goes up, and the old batch cannot be written any more once the first one of the new epoch is.
-    The epoch is this partition's own: no broker has to be asked for it, and no other partition hears of it.
+    - A batch is written if its sequence number follows the last one.
+    - A batch with the numbers of a written batch counts as a duplicate, and is not written again.
+    - A new epoch begins with sequence number 0. Afterwards, batches with an older epoch are refused.
 
-    In transactions the coordinator gives an epoch to each of them (KIP-890), and its numbers begin with 0 everywhere:
-    :meth:`adopt`. Then none is ever changed here.
+    A number may therefore be reused only if the last batch was certainly not written. If that cannot be known, the
+    epoch is raised. The old batch can no longer be written once the first batch of the new epoch is written. The epoch
+    belongs to this partition alone: no broker is asked for it, and other partitions are not affected.
+
+    In transactions, the coordinator assigns an epoch to each transaction (KIP-890), and sequence numbers restart at 0
+    (:meth:`adopt`). Epochs are never raised here then.
     """
 
     __slots__ = ("_identity", "_is_given", "_is_spent", "_sequence", "is_in_doubt")
@@ -41,7 +43,7 @@ class Numbering:
     def __init__(self) -> None:
         self._is_given = False
         self.is_in_doubt = False
-        """Whether the next numbers may be taken: a batch was sent with them, and no answer says what became of it."""
+        """Whether a batch was sent with the next numbers and its result is unknown."""
         self._identity: Identity | None = None
         self._is_spent = False
         self._sequence = 0
@@ -50,9 +52,9 @@ class Numbering:
         return f"<Numbering {self._identity} sequence={self._sequence}{' spent' if self._is_spent else ''}>"
 
     def next(self, fresh: Identity | None) -> tuple[Identity, int] | None:
-        """The numbers of the next batch, the same until one of the other methods is called.
+        """Return the numbers of the next batch. They stay the same until another method is called.
 
-        ``fresh``: for a partition that needs a producer id; None is returned if it has to be another one than that.
+        ``fresh``: an identity for a partition that needs one. Returns None if a different producer id is needed.
         """
         identity = self._identity
         if identity is None or self._is_spent:
@@ -64,21 +66,21 @@ class Numbering:
         return identity, self._sequence
 
     def adopt(self, identity: Identity) -> None:
-        """What is sent from now on is of the transaction with this epoch; the same again changes nothing."""
+        """Use this transaction's identity from now on. The current identity changes nothing."""
         if identity != self._identity:
             self._identity, self._is_given = identity, True
             self._is_spent = self.is_in_doubt = False
             self._sequence = 0
 
     def acknowledged(self, count: int) -> None:
-        """The batch with the last numbers stands in the log, ``count`` records."""
+        """The batch with the current numbers was written, with ``count`` records."""
         self._sequence = (self._sequence + count) % _SEQUENCES
         self.is_in_doubt = False
         if not self._is_given and self._identity is not None and self._identity.epoch >= _WORN_EPOCH:
             self._is_spent = True
 
     def abandon(self) -> None:
-        """What was sent with the last numbers may have been written, or may yet be: they are never used again."""
+        """Never use the current numbers again: a batch that was sent with them may be written, now or later."""
         self.is_in_doubt = False
         if self._identity is None:
             return
@@ -90,5 +92,5 @@ class Numbering:
             self._sequence = 0
 
     def reject(self) -> None:
-        """The broker accepts no number of this producer id: another id is needed."""
+        """The broker no longer accepts this producer id: another one is needed."""
         self._is_spent = True

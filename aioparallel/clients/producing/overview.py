@@ -1,4 +1,4 @@
-"""What waits for which broker, for those who look."""
+"""Outstanding outputs by broker, for statistics and health."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ def by_broker(
     now: float,
     delivery_timeout: float,
 ) -> tuple[BrokerOutputs, ...]:
-    """Outputs that are not acknowledged, by the broker that leads their partition, or has them under way. Times are on
-    the loop's clock, in seconds."""
+    """Group unacknowledged outputs by broker: the one with the request in flight, else the partition's leader.
+
+    Times are seconds on the loop's clock."""
     found: dict[int | None, list[PartitionQueue]] = {}
     for queue in queues:
         if not queue.is_empty:
@@ -49,7 +50,7 @@ def _deadline(queue: PartitionQueue) -> float:
 
 
 def silence_of(outputs: Iterable[BrokerOutputs]) -> tuple[Problem, ...]:
-    """Brokers that do not answer, as somebody who looks should read it."""
+    """A health problem for each broker that does not answer."""
     return tuple(
         Problem(
             ProblemKind.BROKER_SILENT,

@@ -1,4 +1,4 @@
-"""What waits for one partition, and how it becomes batches: the order is kept here."""
+"""The queue of one partition, and how it becomes batches. Order is kept here."""
 
 from __future__ import annotations
 
@@ -14,31 +14,32 @@ __all__ = ["Encode", "Explain", "PartitionQueue", "Piece", "RecordBatch", "Unenc
 
 
 class Unencodable(Exception):
-    """The first of the entries cannot be written as a record; the message is the reason."""
+    """The first entry cannot be encoded as a record; the message is the reason."""
 
 
 class Encode(Protocol):
-    """Writes a record batch."""
+    """Encodes a record batch."""
 
     def __call__(
         self, entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int
     ) -> tuple[bytes, int]:
-        """The batch of as many of the first entries as fit into ``limit`` bytes, at least one; and how many these
-        are. Raises Unencodable."""
+        """Encode as many of the first entries as fit into ``limit`` bytes, at least one.
+
+        Returns the batch and the number of entries in it. Raises Unencodable."""
 
 
 Explain = Callable[[int], str]
-"""Why an output fails, from the size of its batch in bytes."""
+"""Returns why an output failed, given the size of its batch in bytes."""
 
 
 class RecordBatch:
-    """Entries of one partition in one record batch, with the bytes as they are sent, each time the same.
+    """Entries of one partition in one record batch. Every attempt sends the same bytes.
 
-    ``identity`` and ``sequence``: the numbers that are in these bytes. ``is_in_flight``: a request with it is
-    outstanding. ``given_up``: so many of the first entries have failed already, out of time; they are in the bytes.
+    ``identity`` and ``sequence`` are the numbers in these bytes. ``is_in_flight``: a request with the batch is
+    outstanding. ``given_up``: the number of leading entries that have timed out; they remain in the bytes.
 
-    Two reasons why its numbers may be taken: ``is_doubtful``, an attempt had no answer that settles whether it was
-    written; ``is_part_of_doubtful``, it is a piece of a batch of which that is not settled.
+    Two flags say that its numbers may be used already. ``is_doubtful``: an attempt ended without an answer that says
+    whether the batch was written. ``is_part_of_doubtful``: the batch is a piece of such a batch.
     """
 
     __slots__ = (
@@ -70,36 +71,35 @@ class RecordBatch:
 
     @property
     def left(self) -> list[PendingOutput]:
-        """The entries that have not failed."""
+        """The entries that have not timed out."""
         return self.entries[self.given_up :] if self.given_up else self.entries
 
 
 class Piece(NamedTuple):
-    """Entries to be sent as a batch of their own, or as several. ``is_part_of_doubtful``: see :class:`RecordBatch`."""
+    """Entries to send as one or more batches. ``is_part_of_doubtful``: see :class:`RecordBatch`."""
 
     entries: list[PendingOutput]
     is_part_of_doubtful: bool
 
 
 class PartitionQueue:
-    """One partition's outputs in the order of ``send``: first the batch under way, then ``pieces`` (what comes out
-    of batches that were taken apart), then ``waiting``.
+    """One partition's outputs, in the order of ``send``: first ``batch``, then ``pieces`` (entries of batches that
+    were split), then ``waiting``.
 
-    One batch at a time is under way, so sequence numbers can be given when a batch is made and count as used only
-    when it was acknowledged: a refused batch leaves no gap.
+    Only one batch at a time is sent, so a batch gets its sequence number when it is made. The number counts as used
+    only when the batch is acknowledged: a refused batch leaves no gap.
 
-    Only the batch under way may change what is under way: answers that come for another one, given up meanwhile,
-    change nothing.
+    Results are ignored unless they are for the current batch: an earlier batch may have timed out meanwhile.
 
-    **Acknowledged means written once.** A batch that was sent and not answered stays under way, with the same bytes,
-    until it is answered or none of its entries has time left; then its epoch is abandoned, so that it is not written
-    behind newer ones. When it is answered that it cannot be written as a whole, its pieces keep its numbers: if the
-    whole stands in the log after all, the broker refuses the first piece as out of order, and the entries fail rather
-    than being written again.
+    **Acknowledged means written once.** A batch without an answer stays current, with the same bytes, until an answer
+    arrives or all of its entries have timed out. In the second case its epoch is abandoned, so that it cannot be
+    written after newer batches. If the answer is that the batch cannot be written as a whole, its pieces keep its
+    numbers. If the whole batch was written after all, the broker refuses the first piece as out of order. The entries
+    then fail instead of being written again.
     """
 
     __slots__ = (
-        "_among",
+        "_all_outstanding",
         "batch",
         "limit",
         "missing_since",
@@ -111,38 +111,38 @@ class PartitionQueue:
         "waiting",
     )
 
-    def __init__(self, topic: str, partition: int, limit: int, among: Outstanding) -> None:
-        self._among = among
+    def __init__(self, topic: str, partition: int, limit: int, all_outstanding: Outstanding) -> None:
+        self._all_outstanding = all_outstanding
         self.topic = topic
         self.partition = partition
         self.limit = limit
-        """Bytes of a batch; goes down when the broker finds one too large."""
+        """Largest batch in bytes; lowered when the broker finds a batch too large."""
         self.waiting: deque[PendingOutput] = deque()
         self.pieces: deque[Piece] = deque()
         self.batch: RecordBatch | None = None
         self.numbering = Numbering()
         self.missing_since: float | None = None
-        """Since when the metadata does not know the partition."""
+        """Since when the partition is missing from the metadata."""
         self.trouble = ""
-        """What went wrong last, for the message when the time is up."""
+        """The last failure, for the message of a timeout."""
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic}-{self.partition} waiting={len(self.waiting)} batch={self.batch}>"
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is waiting or under way."""
+        """Whether nothing is waiting or being sent."""
         return self.batch is None and not self.pieces and not self.waiting
 
     @property
     def outstanding(self) -> int:
-        """Entries that have not ended."""
+        """Number of entries without a result."""
         under_way = 0 if self.batch is None else len(self.batch.entries) - self.batch.given_up
         return under_way + sum(len(piece.entries) for piece in self.pieces) + len(self.waiting)
 
     @property
     def next_deadline(self) -> float | None:
-        """When the oldest entry is out of time. Deadlines ascend with the order of sending."""
+        """When the oldest entry times out. Deadlines ascend in the order of sending."""
         if self.batch is not None:
             return self.batch.entries[self.batch.given_up].deadline
         if self.pieces:
@@ -150,9 +150,10 @@ class PartitionQueue:
         return self.waiting[0].deadline if self.waiting else None
 
     def take(self, encode: Encode, fresh: Identity | None) -> RecordBatch | None:
-        """The batch to be sent now: the one to be repeated, or a new one. None when there is nothing, one is in
-        flight, or :meth:`Numbering.next` wants another producer id than ``fresh``. An entry that cannot be encoded
-        fails here, by itself."""
+        """Return the batch to send now: the current one again, or a new one.
+
+        Returns None if there is nothing to send, if a batch is in flight, or if :meth:`Numbering.next` needs another
+        producer id than ``fresh``. An entry that cannot be encoded fails here, alone."""
         while self.batch is None and not self.is_empty:
             if (numbers := self.numbering.next(fresh)) is None:
                 return None
@@ -183,32 +184,33 @@ class PartitionQueue:
             piece = Piece([waiting.popleft() for _ in range(count)], False)
         self.batch = RecordBatch(self, piece, data, identity, sequence)
 
-    # -- what became of a batch
+    # -- results of a batch
 
     def acknowledged(self, batch: RecordBatch, offset: int, timestamp: int) -> None:
-        """It is written from ``offset`` on (-1: the broker no longer knows where). ``timestamp``: milliseconds, -1
-        where the records keep theirs."""
+        """The batch is written from ``offset`` on; -1 if the broker no longer knows the offset.
+
+        ``timestamp``: milliseconds, or -1 if the records keep their own timestamps."""
         if self.batch is not batch:
             return
         self.batch = None
         self.trouble = ""
         self.numbering.acknowledged(len(batch.entries))
         if batch.is_part_of_doubtful:
-            # In its turn, so the whole was not written.
+            # The broker accepted it in sequence, so the whole batch was not written.
             self.pieces = deque(piece._replace(is_part_of_doubtful=False) for piece in self.pieces)
         if batch.given_up and offset >= 0:
             offset += batch.given_up
-        self._among.placed(batch.left, self.topic, self.partition, offset, timestamp)
+        self._all_outstanding.placed(batch.left, self.topic, self.partition, offset, timestamp)
 
     def again(self, batch: RecordBatch, trouble: str) -> None:
-        """Repeat it as it is: whatever the broker did with it, it does nothing twice."""
+        """Send the batch again, unchanged: the broker does not write it twice."""
         if self.batch is batch:
             batch.is_in_flight = False
             batch.is_doubtful = self.numbering.is_in_doubt = True
             self.trouble = trouble
 
     def split(self, batch: RecordBatch, explain: Explain, *, is_too_large: bool) -> None:
-        """It was refused for one of its entries, or its size: find the guilty one."""
+        """The broker refused one of its entries, or its size: bisect to find the entry."""
         if self.batch is not batch:
             return
         self.batch = None
@@ -227,9 +229,10 @@ class PartitionQueue:
         self.pieces.extendleft(Piece(half, in_doubt) for half in halves if half)
 
     def anew(self, batch: RecordBatch, trouble: str, *, is_rejected: bool) -> None:
-        """The broker does not accept these numbers, or the producer id (``is_rejected``). What was not written for
-        certain is sent again under other numbers; what may have been written fails, for the broker may have said
-        no because it was."""
+        """The broker does not accept the sequence number, or (``is_rejected``) the producer id.
+
+        Entries that were certainly not written are sent again with new numbers. Entries that may have been written
+        fail: that may be the very reason for the broker's refusal."""
         if self.batch is not batch:
             return
         self.batch = None
@@ -245,7 +248,7 @@ class PartitionQueue:
         self._fail_doubtful(doubtful, trouble)
 
     def refused(self, batch: RecordBatch, reason: str, *, was_written: bool) -> None:
-        """All of it fails for good. ``was_written``: it may stand in the log all the same."""
+        """All of its entries fail for good. ``was_written``: it may have been written all the same."""
         if self.batch is not batch:
             return
         self.batch = None
@@ -255,20 +258,20 @@ class PartitionQueue:
         self._fail_doubtful(doubtful, reason)
 
     def broken(self, batch: RecordBatch) -> list[PendingOutput] | None:
-        """The transaction it is of cannot be committed any more. Returns all that waits here, taken out; None where it
-        is of another transaction than the one that goes on now."""
+        """The batch's transaction can no longer be committed. Removes and returns all entries of this queue.
+
+        Returns None if the batch belongs to an earlier transaction."""
         return self.drain() if self.batch is batch else None
 
-    # -- giving up
+    # -- timeouts
 
     def expire(
         self, deadline: float, explain: Callable[[PartitionQueue], str], *, passing: bool = True
     ) -> RecordBatch | None:
-        """Fail what is out of time, as of ``deadline``; returns the batch to be cut off if one is given up in flight.
-        ``passing``: whether it may go another time.
+        """Fail the entries whose deadline is at or before ``deadline``. ``passing``: whether a retry may succeed.
 
-        A batch under way is given up when none of its entries has time left: taken apart before, the younger ones
-        might be written twice.
+        Returns the batch if it was given up in flight, so that its connection is closed. A batch is given up only when
+        all of its entries have timed out: if it were split earlier, the remaining entries might be written twice.
         """
         if (first := self.next_deadline) is None or first > deadline:
             return None
@@ -302,7 +305,7 @@ class PartitionQueue:
         return late
 
     def drain(self) -> list[PendingOutput]:
-        """Take everything out, in order; nothing is under way any more."""
+        """Remove and return all entries, in order."""
         entries: list[PendingOutput] = []
         if self.batch is not None:
             entries += self.batch.left
@@ -317,8 +320,8 @@ class PartitionQueue:
         return entries
 
     def _abandon(self) -> list[PendingOutput]:
-        """Use the numbers of the last batch never again. Returns the pieces that only these numbers kept from being
-        written twice, taken out: they have to fail."""
+        """Abandon the numbers of the last batch. Removes and returns the pieces that only these numbers protected from
+        being written twice; they must fail."""
         self.numbering.abandon()
         entries: list[PendingOutput] = []
         while self.pieces and self.pieces[0].is_part_of_doubtful:
@@ -326,8 +329,8 @@ class PartitionQueue:
         return entries
 
     def _end_doubt(self) -> None:
-        """Entries have left, not acknowledged. With the last piece of a batch that may have been written its numbers
-        are given up: the next batch of its size would be taken for it."""
+        """Abandon numbers in doubt once the last piece of their batch has left without an acknowledgement: the broker
+        would take the next batch of the same size for the old one."""
         is_held = self.pieces and self.pieces[0].is_part_of_doubtful
         if self.numbering.is_in_doubt and self.batch is None and not is_held:
             self.numbering.abandon()
@@ -346,11 +349,11 @@ class PartitionQueue:
 
     def _fail(self, entries: Iterable[PendingOutput], reason: str, *, passing: bool) -> None:
         partition = None if self.partition < 0 else self.partition
-        self._among.failed(entries, reason, passing=passing, partition=partition)
+        self._all_outstanding.failed(entries, reason, passing=passing, partition=partition)
 
 
 def _late(entries: list[PendingOutput], deadline: float) -> list[PendingOutput]:
-    """Those of the first that are out of time."""
+    """The leading entries that have timed out."""
     count = 0
     for entry in entries:
         if entry.deadline > deadline:

@@ -1,4 +1,4 @@
-"""Which partition a key belongs to, as Kafka's own producers decide it."""
+"""The partition of a key, as Kafka's own producers choose it."""
 
 from __future__ import annotations
 
@@ -36,27 +36,27 @@ def murmur2(data: bytes) -> int:
 
 
 class KeyHashes:
-    """Hashes of the keys met last, in 1.5 MB whatever their number and size. For one thread.
+    """A cache of key hashes: 1.5 MB, whatever the number and size of the keys. For one thread.
 
-    Keys come again and again, and hashing one takes longer than everything else that is done with an output. A slot
-    holds the hash of one key, and to know that key again Python's own hash of it, all 64 bits: no key is kept.
-    (Two keys share these by chance once in 10^19 pairs, and Python's hash is keyed, so they cannot be looked for.)
+    Keys recur, and hashing a key takes longer than all other work for an output. A slot holds the hash of one key. To
+    recognise the key, the slot holds its 64-bit Python hash instead of the key itself. Two keys share that hash by
+    chance once in 10^19 pairs, and Python's hash is keyed, so collisions cannot be constructed.
     """
 
     __slots__ = ("hashes", "keys")
 
     MASK: Final = _SLOTS - 1
-    """``hash(key) & MASK`` is a key's slot."""
+    """``hash(key) & MASK`` is the slot of a key."""
 
     def __init__(self) -> None:
         self.keys = array("q", bytes(8 * _SLOTS))
-        """Python's hash of the key that has the slot."""
-        self.keys[0] = 1  # no key of this slot; a hash of 0 would look known
+        """Python's hash of the key in each slot."""
+        self.keys[0] = 1  # does not belong to slot 0; a hash of 0 would look known
         self.hashes = array("i", bytes(4 * _SLOTS))
-        """Its murmur2, without the sign."""
+        """murmur2 of the key in each slot, without the sign."""
 
     def learn(self, key: bytes) -> int:
-        """The hash of a key that does not have its slot; now it has."""
+        """Compute the hash of a key and store it in the key's slot."""
         found = murmur2(key) & _POSITIVE
         python_hash = hash(key)
         slot = python_hash & self.MASK

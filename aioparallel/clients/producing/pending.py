@@ -1,4 +1,4 @@
-"""Outputs on their way, and how those hear of it that have sent them."""
+"""Pending outputs, and how their senders get the results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _nothing() -> None:
 
 
 class Outstanding:
-    """How many outputs have not ended; tells those that have sent them. ``on_none`` hears when the last one has."""
+    """Counts outputs without a result, and reports results. Calls ``on_none`` when the count reaches 0."""
 
     __slots__ = ("count", "on_none")
 
@@ -30,8 +30,9 @@ class Outstanding:
         self.on_none: Callable[[], None] = _nothing
 
     def placed(self, entries: Sequence[PendingOutput], topic: str, partition: int, offset: int, timestamp: int) -> None:
-        """These stand in the log, one behind the other from ``offset`` on (-1: it is not known where).
-        ``timestamp``: milliseconds, -1 where the records keep theirs."""
+        """These were written at consecutive offsets from ``offset`` on; -1 if the offset is unknown.
+
+        ``timestamp``: milliseconds, or -1 if the records keep their own timestamps."""
         self._end(len(entries))
         step = 0 if offset < 0 else 1
         new = tuple.__new__  # half the time of Produced(...)
@@ -46,7 +47,7 @@ class Outstanding:
     def failed(
         self, entries: Iterable[PendingOutput], reason: str, *, passing: bool, partition: int | None = None
     ) -> None:
-        """These do not, as far as is known. ``partition``: where it was chosen already."""
+        """These failed. ``partition``: the partition, if it was chosen already."""
         too_large = isinstance(reason, TooLarge)
         for entry in entries:
             output = entry.output
@@ -64,12 +65,12 @@ class Outstanding:
 
 
 def _log_broken() -> None:
-    # Others share the batch, and must hear of it all the same.
+    # Log and go on: the other outputs of the batch need their results as well.
     logger.exception("A delivery callback raised", extra={"action": "callback_failed"})
 
 
 class _Call:
-    """Outputs of one call of ``send``: they end when the last of them has."""
+    """The outputs of one call of ``send``, which ends when all of them have a result."""
 
     __slots__ = ("delivered", "failure", "outstanding", "places")
 
@@ -80,7 +81,7 @@ class _Call:
         self.failure: ProduceFailed | None = None
 
     def ended(self) -> None:
-        """One of them has."""
+        """One of the outputs has a result."""
         self.outstanding -= 1
         if not self.outstanding:
             self.delivered(self.failure or cast("list[Produced]", self.places))
@@ -101,12 +102,12 @@ class _Part(PendingOutput):
         self.call.ended()
 
     def failed(self, failure: ProduceFailed) -> None:
-        # The first failure is the one that is told.
+        # Report the first failure.
         self.call.failure = self.call.failure or failure
         self.call.ended()
 
 
 def outputs_of(outputs: Sequence[Outgoing], delivered: OnDelivered) -> list[PendingOutput]:
-    """What one call of ``send`` puts on its way."""
+    """The pending outputs of one call of ``send``."""
     call = _Call(len(outputs), delivered)
     return [_Part(output, call, index) for index, output in enumerate(outputs)]

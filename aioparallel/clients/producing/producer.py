@@ -1,4 +1,4 @@
-"""QueueingProducer: the engine's producer interface, on whatever cluster."""
+"""QueueingProducer: implements the producer interface on any cluster."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ __all__ = ["QueueingProducer"]
 logger = logging.getLogger(__name__)
 
 _CONNECT_TIMEOUT: Final = 30.0
-"""Seconds of one attempt to connect in the background; after it comes the next one."""
-_WORTH: Final = 1_000
-"""Outputs that must wait before another request joins one that is on its way. A broker answers the requests of a
-connection one after the other, so sending few outputs sooner only makes more requests: with 1,000 keys, each waiting
-for its acknowledgement, three small requests at once made 60 % of the rate of one larger."""
-_TURNS: Final = 8
-"""Of the event loop, at most, that a request waits while more and more outputs come: whoever makes them is at it, and
-fuller requests cost less. Measured, 1,000 keys: 60 % of a bare producer's rate without, 66 to 69 % with."""
+"""Seconds for one attempt to connect in the background."""
+_MIN_SECOND_REQUEST: Final = 1_000
+"""Outputs that must wait before a second request goes to a node. A broker answers the requests of a connection in
+order, so early requests with few outputs only add requests. With 1,000 keys, each waiting for its acknowledgement,
+three small requests at once reached 60 % of the rate of one larger request."""
+_MAX_TURNS: Final = 8
+"""Event loop turns to wait, at most, while more outputs arrive: fuller requests cost less. Measured with 1,000 keys: 60
+% of a bare producer's rate without the wait, 66 to 69 % with it."""
 _REQUEST_BYTES: Final = 256 * 1024
-"""About the size of a request: what is encoded in one go, and so holds the loop, about 3 ms with small outputs."""
+"""Approximate size of a request. Encoding one holds the loop for about 3 ms with small outputs."""
 _MISSING_TIMEOUT: Final = 10.0
-"""Seconds that a topic may be unknown to the cluster before its outputs fail: a new one takes a moment to be known."""
-_CLOSING: Final = 0.8
-"""Seconds for closing the connections, after the time for what is outstanding."""
+"""Seconds that a topic may be unknown before its outputs fail. A new topic takes a moment to appear in metadata."""
+_CLOSE_TIMEOUT: Final = 0.8
+"""Seconds to close the connections, in addition to the timeout of ``stop``."""
 
 
 class QueueingProducer:
-    """The engine's producer on any cluster. See :class:`~aioparallel.delivery.producer.Producer` for what it promises.
+    """Implements :class:`~aioparallel.delivery.producer.Producer` on any cluster.
 
-    Outputs wait in one queue for each partition, and one batch of each is under way; meanwhile the next one fills.
-    Nothing is sent for a partition before the batch ahead is acknowledged, so the order holds whatever is sent again.
+    Each partition has a queue. One batch of each partition is sent at a time, and the next one fills meanwhile. A batch
+    is sent only after the previous one is acknowledged, so retries cannot change the order.
 
-    ``connect_to``: makes the cluster, given the function to call when the metadata is new. ``servers``: how messages
-    name it. ``delivery_timeout``, ``linger``, ``retry_backoff``: seconds.
+    ``connect_to`` makes the cluster from a function to call after metadata updates. ``servers``: the cluster's name in
+    messages. ``delivery_timeout``, ``linger``, ``retry_backoff``: seconds.
     """
 
-    _missing_may_come = True
-    """Whether outputs for topics and partitions that are not there fail as what passes."""
+    _missing_is_transient = True
+    """Whether outputs to missing topics and partitions fail as transient."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class QueueingProducer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._trouble = ""
-        """Why nothing can be sent at all, while nothing can."""
+        """Why nothing can be sent at all; empty while sending works."""
         self._unsent = Trouble(servers)
         self._sending: asyncio.Task[None] | None = None
         self._refreshing: asyncio.Task[None] | None = None
@@ -87,7 +87,7 @@ class QueueingProducer:
         self._work = asyncio.Event()
         self._sender = RequestSender(partition_queues, self._brokers, retry_backoff, self._work.set)
         self._is_awake = False
-        """Whether the work is set and not yet begun."""
+        """Whether ``_work`` is set and the sending task has not begun with it."""
         self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
@@ -105,7 +105,7 @@ class QueueingProducer:
         self._wake()
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics. Creates nothing. Raises TimeoutError."""
+        """All partitions of these topics. Creates no topic. Raises TimeoutError."""
         ends = asyncio.get_running_loop().time() + timeout
         try:
             await self._connect(timeout)
@@ -114,12 +114,12 @@ class QueueingProducer:
         return await self._brokers.partitions(topics, max(0.0, ends - asyncio.get_running_loop().time()))
 
     def send(self, outputs: Sequence[Outgoing], delivered: OnDelivered) -> None:
-        """Take these outputs; returns at once. See :meth:`Producer.send`."""
+        """Accept these outputs and return at once. See :meth:`Producer.send`."""
         for entry in outputs_of(outputs, delivered):
             self.send_one(entry)
 
     def send_one(self, delivery: PendingOutput) -> None:
-        """Take one output; returns at once. See :meth:`Producer.send_one`."""
+        """Accept one output and return at once. See :meth:`Producer.send_one`."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
@@ -133,15 +133,15 @@ class QueueingProducer:
         if (reason := self._partition_queues.add(delivery)) is not None:
             loop.call_soon(self._refuse, delivery, reason, False)
         if not self._is_awake or self._timer is None:
-            self._set_out(loop, deadline)
+            self._schedule(loop, deadline)
 
     def _refuse(self, delivery: PendingOutput, reason: str, passing: bool) -> None:
         self._outstanding.failed([delivery], reason, passing=passing)
 
-    def _set_out(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
-        """Something is to be sent, and to be given up at its deadline."""
+    def _schedule(self, loop: asyncio.AbstractEventLoop, deadline: float) -> None:
+        """Schedule the sending of new outputs, and their timeout at ``deadline``."""
         if self._timer is None:
-            self._timer = loop.call_at(deadline, self._out_of_time)
+            self._timer = loop.call_at(deadline, self._on_timeout)
         if not self._linger_time:
             if not self._is_awake:
                 self._wake()
@@ -149,7 +149,7 @@ class QueueingProducer:
             self._linger = loop.call_later(self._linger_time, self._lingered)
 
     def outputs(self) -> Sequence[BrokerOutputs]:
-        """What is not acknowledged yet, by broker. Walks the partitions that are produced to."""
+        """Unacknowledged outputs by broker. Walks all partitions that are produced to."""
         if self._loop is None:
             return ()
         now, brokers = self._loop.time(), self._brokers
@@ -158,13 +158,13 @@ class QueueingProducer:
         return by_broker(queues, brokers.leader_of, brokers.address_of, silent, now, self._delivery_timeout)
 
     def problems(self) -> Sequence[Problem]:
-        """That nothing can be sent at all, and why; brokers that do not answer."""
+        """The reason if nothing can be sent at all, and brokers that do not answer."""
         if self._loop is None:
             return ()
         return (*self._unsent.problems(self._loop.time()), *silence_of(self.outputs()))
 
     async def stop(self, timeout: float) -> None:
-        """Give what is outstanding ``timeout`` seconds, fail the rest, close all connections. Never raises."""
+        """Wait ``timeout`` seconds for outstanding outputs, fail the rest, and close all connections. Never raises."""
         self._is_closed = True
         try:
             if self._outstanding.count:
@@ -181,21 +181,20 @@ class QueueingProducer:
             for timer in (self._timer, self._linger):
                 if timer is not None:
                     timer.cancel()
-            beside = (self._sending, self._refreshing, self._identifying)
             tasks = self._sender.close()
-            for task in beside:
+            for task in (self._sending, self._refreshing, self._identifying):
                 if task is not None:
                     task.cancel()
                     tasks.add(task)
             self._closing = asyncio.get_running_loop().create_task(self._close(tasks))
-        await asyncio.shield(self._closing)  # it goes on when whoever waits for it is cancelled
+        await asyncio.shield(self._closing)  # closing goes on if the caller is cancelled
 
     async def _close(self, tasks: Collection[asyncio.Task[None]]) -> None:
         if tasks:
-            await asyncio.wait(tasks, timeout=_CLOSING / 4)
-        await self._brokers.close(_CLOSING)
+            await asyncio.wait(tasks, timeout=_CLOSE_TIMEOUT / 4)
+        await self._brokers.close(_CLOSE_TIMEOUT)
 
-    # -- one coroutine that sends
+    # -- the sending task
 
     def _wake(self) -> None:
         if self._sending is None:
@@ -210,58 +209,60 @@ class QueueingProducer:
     async def _send_all(self) -> None:
         while True:
             await self._work.wait()
-            await self._while_more_comes()
+            await self._wait_for_more()
             self._work.clear()
             self._is_awake = False
             try:
                 if await self._connect_in_background():
-                    if self._brokers.failure is not None:
-                        self._give_up(self._brokers.failure)
+                    if (failure := self._brokers.failure) is not None:
+                        # The outputs may succeed with another client.
+                        self._trouble = str(failure)
+                        self._fail_all(failure, passing=True)
                         continue
                     await self._send_ready()
                     if not self._partition_queues.needs_identity:
                         self._unsent.passed()
             except NotAuthorized as error:
-                self._unsent.failed(error, asyncio.get_running_loop().time())
-                self._outstanding.failed(self._partition_queues.clear(), str(error), passing=False)
+                self._fail_all(error, passing=False)
             except Exception as error:
-                await self._rest_after(error)
+                await self._back_off(error)
+                if self._outstanding.count:
+                    self._work.set()
             if self._partition_queues.needs_metadata and (self._refreshing is None or self._refreshing.done()):
                 self._refreshing = asyncio.create_task(self._refresh())
 
-    def _give_up(self, failure: Exception) -> None:
-        """Nothing can be sent any more. What was to be is not to blame: it passes, with another client."""
-        self._trouble = str(failure)
-        self._unsent.failed(failure, asyncio.get_running_loop().time())
-        self._outstanding.failed(self._partition_queues.clear(), self._trouble, passing=True)
+    def _fail_all(self, error: Exception, *, passing: bool) -> None:
+        self._unsent.failed(error, asyncio.get_running_loop().time())
+        self._outstanding.failed(self._partition_queues.clear(), str(error), passing=passing)
 
-    async def _while_more_comes(self) -> None:
-        for _ in range(_TURNS):
+    async def _wait_for_more(self) -> None:
+        for _ in range(_MAX_TURNS):
             before = self._outstanding.count
             await asyncio.sleep(0)
             if self._outstanding.count <= before:
                 return
 
-    async def _rest_after(self, error: Exception) -> None:
+    def _note(self, error: Exception) -> None:
         self._trouble = str(error) or type(error).__name__
         self._unsent.failed(error, asyncio.get_running_loop().time())
+
+    async def _back_off(self, error: Exception) -> None:
+        self._note(error)
         await asyncio.sleep(max(0.1, self._retry_backoff))
         self._brokers.doubt()
-        if self._outstanding.count:
-            self._work.set()
 
     async def _send_ready(self) -> None:
-        """Send all that may be sent now. What is ready later, with an answer or new metadata, wakes us again."""
+        """Send all batches that are ready. Answers and new metadata wake the task for later ones."""
         partition_queues, sender = self._partition_queues, self._sender
         while partition_queues.has_ready:
             sent = False
             for node, queues in partition_queues.by_node(self._brokers.leader_of, sender.busy).items():
-                if sender.count(node) and sum(len(queue.waiting) for queue in queues) < _WORTH:
-                    continue  # its answer wakes us again
+                if sender.count(node) and sum(len(queue.waiting) for queue in queues) < _MIN_SECOND_REQUEST:
+                    continue  # the node's answer wakes the task again
                 if batches := partition_queues.fill(queues, node, _REQUEST_BYTES):
                     sent = True
                     sender.send(node, batches)
-                # Encoding holds the loop; others have their turn in between.
+                # Encoding holds the loop: let other tasks run in between.
                 await asyncio.sleep(0)
             if partition_queues.needs_identity and (self._identifying is None or self._identifying.done()):
                 self._identifying = asyncio.create_task(self._identify())
@@ -269,7 +270,7 @@ class QueueingProducer:
                 return
 
     async def _identify(self) -> None:
-        """Get a producer id for the partitions that need one. Beside the sending: the others go on meanwhile."""
+        """Get a producer id for partitions that need one, while the sending of others goes on."""
         loop = asyncio.get_running_loop()
         while self._partition_queues.needs_identity and self._outstanding.count:
             try:
@@ -278,14 +279,10 @@ class QueueingProducer:
                 self._trouble = ""
                 self._unsent.passed()
             except NotAuthorized as error:
-                self._unsent.failed(error, loop.time())
-                self._outstanding.failed(self._partition_queues.clear(), str(error), passing=False)
+                self._fail_all(error, passing=False)
                 return
-            except Exception as error:  # whatever it is, somebody waits for it
-                self._trouble = str(error) or type(error).__name__
-                self._unsent.failed(error, loop.time())
-                await asyncio.sleep(max(0.1, self._retry_backoff))
-                self._brokers.doubt()
+            except Exception as error:  # retry on anything: outputs wait for the id
+                await self._back_off(error)
         self._work.set()
 
     # -- connecting
@@ -294,14 +291,14 @@ class QueueingProducer:
         try:
             async with asyncio.timeout(timeout), self._connecting:
                 if not self._brokers.is_connected:
-                    # A little less than the block around it: then the error is the one with the reason.
+                    # A little less than the outer timeout, so that the error with the reason is raised.
                     await self._brokers.connect(timeout * 0.95)
         except TimeoutError as error:
             reason = self._trouble or "no answer"
             raise BrokerUnreachable(self._servers, timeout, reason) from error
 
     async def _connect_in_background(self) -> bool:
-        """Try until it works, or nobody waits for it any more."""
+        """Retry until connected or nothing is outstanding."""
         loop = asyncio.get_running_loop()
         while not self._brokers.is_connected and self._outstanding.count:
             self._unsent.trying(loop.time())
@@ -309,12 +306,10 @@ class QueueingProducer:
                 await self._connect(_CONNECT_TIMEOUT)
                 self._trouble = ""
             except BrokerUnreachable as error:
-                self._trouble = str(error)
-                self._unsent.failed(error, loop.time())
+                self._note(error)
             except AuthenticationFailed as error:
-                # The consumer has logged in with the same: its password may be changing just now.
-                self._trouble = str(error)
-                self._unsent.failed(error, loop.time())
+                # The consumer logged in with the same credentials, so a password change may be in progress.
+                self._note(error)
                 await asyncio.sleep(LONGEST_PAUSE)
         return self._brokers.is_connected
 
@@ -326,7 +321,7 @@ class QueueingProducer:
         self._work.set()
 
     async def _refresh(self) -> None:
-        """Ask for metadata until nothing waits for it: a topic, a partition or a leader that is not known."""
+        """Update the metadata until no output waits for an unknown topic, partition or leader."""
         loop = asyncio.get_running_loop()
         pause = self._retry_backoff
         while self._partition_queues.needs_metadata:
@@ -339,7 +334,7 @@ class QueueingProducer:
                 self._outstanding.failed(self._partition_queues.clear_topic(topic), reason, passing=False)
             since = loop.time() - self._missing_timeout
             given_up = self._partition_queues.give_up_missing(
-                since, since + self._delivery_timeout, self._explain_missing, passing=self._missing_may_come
+                since, since + self._delivery_timeout, self._explain_missing, passing=self._missing_is_transient
             )
             self._sender.cut({batch.node for batch in given_up}, "it has not answered in time")
             self._work.set()
@@ -352,21 +347,21 @@ class QueueingProducer:
             return f"the topic has no partition {queue.partition}, it has {len(known)} (0 to {max(known)})"
         return "topic not found: create it, or check the name (nothing was created)"
 
-    # -- giving up
+    # -- timeouts
 
-    def _out_of_time(self) -> None:
+    def _on_timeout(self) -> None:
         loop = asyncio.get_running_loop()
         self._timer = None
-        # Timers run up to the clock's resolution early.
+        # Timers may run early, by up to the clock's resolution.
         outdated = self._partition_queues.expire(loop.time() + 0.001, self._explain_timeout)
         self._sender.cut({batch.node for batch in outdated.cut}, "it has not answered in time")
         self._set_timer(outdated.next_deadline)
         self._work.set()
 
     def _set_timer(self, at: float | None) -> None:
-        if self._timer is not None:  # whoever heard of a failure has sent something, and set it
+        if self._timer is not None:  # a failure callback sent an output, which set the timer
             self._timer.cancel()
-        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._out_of_time)
+        self._timer = None if at is None else asyncio.get_running_loop().call_at(at, self._on_timeout)
 
     def _explain_timeout(self, queue: PartitionQueue) -> str:
         if queue.missing_since is not None:

@@ -1,6 +1,6 @@
-"""Everything that was given to ``send`` and has not ended: the sync core of the producer.
+"""All outputs that were given to ``send`` and have no result: the synchronous core of the producer.
 
-No loop, no clock, no client: the time, the leaders and the broker's answers are passed in.
+It has no loop, clock or client: the time, the leaders and the brokers' answers are passed in.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ __all__ = ["Outdated", "PartitionQueues"]
 
 
 class Outdated(NamedTuple):
-    """What :meth:`PartitionQueues.expire` leaves to be done."""
+    """The result of :meth:`PartitionQueues.expire`."""
 
     cut: list[RecordBatch]
-    """Batches in flight that nobody waits for any more: whoever carries them must not deliver them later."""
+    """Batches given up in flight. Their connections must be closed so that they are not written later."""
     next_deadline: float | None
 
 
 class PartitionQueues:
-    """Outputs by topic and partition, until they have ended.
+    """Outputs by topic and partition, until they have a result.
 
-    ``batch_bytes``: largest batch (a larger output goes alone). ``partitioner``: None for Kafka's own.
-    ``check``: why an output cannot be sent at all, or None; not asked about those without headers whose key and
-    value have no more than ``unchecked_bytes`` together.
+    ``batch_bytes``: largest batch; a larger output gets a batch of its own. ``partitioner``: None for Kafka's default.
+    ``check`` returns why an output cannot be sent, or None. It is skipped for outputs without headers whose key and
+    value together have at most ``unchecked_bytes``.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PartitionQueues:
         self.outstanding = Outstanding()
         self._fresh: Identity | None = None  # for partitions that need a producer id
         self.needs_identity = False
-        """Whether some partition waits for a producer id, to be given to :meth:`identified`."""
+        """Whether a partition waits for a producer id from :meth:`identified`."""
         self._encode = encode
         self._check = check
         self._batch_bytes = batch_bytes
@@ -58,15 +58,15 @@ class PartitionQueues:
         self._hashes = KeyHashes()
         self._transaction: Identity | None = None
         self.on_broken: Callable[[Answer], None] | None = None
-        """In transactions: hears why the one that goes on now cannot be committed."""
-        # In the order of their turn: queues with something to send and nothing under way.
+        """In transactions: called with the reason when the current transaction can no longer be committed."""
+        # Queues with something to send and nothing in flight, in the order of their turn.
         self._ready: dict[PartitionQueue, None] = {}
         self._leaderless: dict[PartitionQueue, None] = {}
 
     # -- in
 
     def add(self, entry: PendingOutput) -> str | None:
-        """Take a new entry; returns why it cannot be sent, if so: it has not failed yet then."""
+        """Accept a new entry. Returns the reason if it cannot be sent; the caller must then fail it."""
         output = entry.output
         self.outstanding.count += 1
         if (reason := self.refusal(output)) is not None:
@@ -74,8 +74,8 @@ class PartitionQueues:
         return self._put(entry)
 
     def add_all(self, entries: Iterable[PendingOutput]) -> list[tuple[PendingOutput, str]]:
-        """:meth:`add` for each of these, for which :meth:`refusal` has said None. Returns those that cannot be sent all
-        the same, and why."""
+        """:meth:`add` for entries that have passed :meth:`refusal`. Returns those that cannot be sent, with the
+        reasons."""
         refused = []
         for entry in entries:
             self.outstanding.count += 1
@@ -84,23 +84,23 @@ class PartitionQueues:
         return refused
 
     def _put(self, entry: PendingOutput) -> str | None:
-        """Put it into its topic; returns why that cannot be."""
+        """Add the entry to its topic. Returns the reason if that is impossible."""
         name = entry.output.topic
         topic = self.topics.get(name)
         return self._route(self._new(name) if topic is None else topic, entry)
 
     def refusal(self, output: Outgoing) -> str | None:
-        """Why this output cannot be sent whatever the cluster looks like, or None."""
+        """Why this output can never be sent, whatever the cluster looks like, or None."""
         key, value = output.key, output.value
         size = (len(value) if value else 0) + (len(key) if key else 0)
         if (size > self.unchecked_bytes or output.headers) and (reason := self._check(output)) is not None:
             return reason
         if output.topic not in self.topics and not is_topic_name(output.topic):
-            return f"{output.topic!r} is no name of a topic: 249 letters, digits, '.', '_' and '-' at most"
+            return f"{output.topic!r} is not a topic name: 249 letters, digits, '.', '_' and '-' at most"
         return None
 
     def _route(self, topic: Topic, entry: PendingOutput) -> str | None:
-        """Put it where it waits; returns why it cannot be put anywhere."""
+        """Add the entry to its queue. Returns the reason if there is no such queue."""
         try:
             queue = topic.queue_for(entry.output)
         except ValueError as error:
@@ -110,20 +110,20 @@ class PartitionQueues:
                 return f"it was changed after it was handed over: {error!r}"
             return f"the partitioner failed: {error!r}"
         queue.waiting.append(entry)
-        # With a batch under way it is listed again when that has ended.
+        # A queue with a current batch becomes ready again when that batch ends.
         if queue.batch is None and queue is not topic.unresolved:
             self._ready[queue] = None
         return None
 
     def _new(self, name: str) -> Topic:
-        hashes, among = self._hashes, self.outstanding
-        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner, hashes, among)
+        hashes, all_outstanding = self._hashes, self.outstanding
+        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner, hashes, all_outstanding)
         return topic
 
-    # -- what the cluster looks like
+    # -- metadata
 
     def update(self, partitions: Callable[[str], Mapping[int, bool]], now: float) -> None:
-        """The metadata is new. ``partitions(topic)``: its partitions, and whether each has a leader."""
+        """Apply new metadata. ``partitions(topic)``: its partitions, and whether each has a leader."""
         refused: list[tuple[PendingOutput, str]] = []
         for topic in self.topics.values():
             found = partitions(topic.name)
@@ -143,27 +143,27 @@ class PartitionQueues:
         self._leaderless.clear()
         for topic in list(self.topics.values()):
             if topic.was_never_found and topic.unresolved.is_empty:
-                del self.topics[topic.name]  # or it would be asked for for ever
-        # Only now: whoever hears of a failure may send something, to a new topic as well.
+                del self.topics[topic.name]  # else its metadata would be requested for ever
+        # Last, because failure callbacks may send outputs, also to new topics.
         for entry, reason in refused:
             self.outstanding.failed([entry], reason, passing=False)
 
     @property
     def needs_metadata(self) -> bool:
-        """Whether something waits for what only new metadata can tell."""
+        """Whether an output waits for new metadata."""
         return bool(self._leaderless) or any(not topic.unresolved.is_empty for topic in self.topics.values())
 
     # -- out
 
     @property
     def has_ready(self) -> bool:
-        """Whether anything waits for its turn."""
+        """Whether a queue is ready to send."""
         return bool(self._ready)
 
     def by_node(
         self, node_of: Callable[[PartitionQueue], int | None], busy: Collection[int]
     ) -> dict[int, list[PartitionQueue]]:
-        """The ready queues by their leaders, busy ones left out; those without a leader wait for metadata."""
+        """The ready queues by leader, without busy nodes. Queues without a leader then wait for metadata."""
         nodes: dict[int, list[PartitionQueue]] = {}
         for queue in list(self._ready):
             if queue.is_empty:
@@ -178,7 +178,7 @@ class PartitionQueues:
         return nodes
 
     def fill(self, queues: Iterable[PartitionQueue], node: int, limit: int) -> list[RecordBatch]:
-        """The batches of one request, about ``limit`` bytes at most; their queues are not ready any more."""
+        """Make the batches of one request, about ``limit`` bytes at most. Their queues are no longer ready."""
         batches: list[RecordBatch] = []
         size = 0
         for queue in queues:
@@ -193,26 +193,26 @@ class PartitionQueues:
                 continue
             batch.node = node
             batches.append(batch)
-            self.topics[queue.topic].has_gone(queue)
+            self.topics[queue.topic].batch_taken(queue)
             size += len(batch.data)
             if size >= limit:
                 break
         return batches
 
     def identified(self, fresh: Identity) -> None:
-        """A producer id that nobody has had."""
+        """Provide an unused producer id."""
         self._fresh = fresh
         self.needs_identity = False
 
     def begin(self, transaction: Identity) -> None:
-        """What is taken from now on is of this transaction. Nothing is outstanding."""
+        """Assign all further batches to this transaction. Nothing may be outstanding."""
         self._transaction = transaction
-        self.needs_identity = False  # none but this one
+        self.needs_identity = False  # the transaction's identity is the only one
 
-    # -- back
+    # -- results
 
     def answered(self, batch: RecordBatch, answer: Answer) -> None:
-        """What the broker said about a batch. After ``Verdict.AGAIN`` it stays under way until :meth:`resume`."""
+        """Apply the broker's answer. After ``Verdict.AGAIN`` the batch stays current until :meth:`resume`."""
         queue = batch.queue
         match answer.verdict:
             case Verdict.WRITTEN:
@@ -235,27 +235,29 @@ class PartitionQueues:
         self.resume(batch)
 
     def resume(self, batch: RecordBatch) -> None:
-        """The partition may go on, with this batch again if it is still under way."""
+        """Let the partition send again, with this batch if it is still current."""
         queue = batch.queue
         if (queue.batch is None or not queue.batch.is_in_flight) and not queue.is_empty:
             self._ready[queue] = None
 
-    # -- giving up
+    # -- timeouts
 
     def expire(self, now: float, explain: Callable[[PartitionQueue], str]) -> Outdated:
-        """Fail all outputs that are out of time."""
+        """Fail all outputs that have timed out."""
         cut: list[RecordBatch] = []
         for queue in self.queues:
             self._expire(queue, now, explain, cut)
-        # Only now: whoever heard of a failure may have sent something, wherever.
+        # Last, because failure callbacks may have sent outputs.
         deadlines = (queue.next_deadline for queue in self.queues)
         return Outdated(cut, min((deadline for deadline in deadlines if deadline is not None), default=None))
 
     def give_up_missing(
         self, since: float, deadline: float, explain: Callable[[PartitionQueue], str], *, passing: bool
     ) -> list[RecordBatch]:
-        """Fail outputs of partitions that the metadata has not known since then, those up to this deadline; returns
-        batches to cut off, as :meth:`expire` does. ``passing``: as what passes."""
+        """Fail outputs with deadlines up to ``deadline`` whose partitions have been missing from the metadata since
+        ``since`` or longer.
+
+        ``passing``: whether they fail as transient. Returns batches given up in flight, as :meth:`expire` does."""
         cut: list[RecordBatch] = []
         for queue in self.queues:
             if queue.missing_since is not None and queue.missing_since <= since:
@@ -263,12 +265,12 @@ class PartitionQueues:
         return cut
 
     def clear_topic(self, name: str) -> list[PendingOutput]:
-        """Take everything of one topic out, as :meth:`clear` does."""
+        """Remove and return all entries of one topic."""
         topic = self.topics.get(name)
         return [] if topic is None else [entry for queue in topic.all_queues for entry in queue.drain()]
 
     def clear(self) -> list[PendingOutput]:
-        """Take everything out: nothing is outstanding any more; the entries are still to be failed."""
+        """Remove and return all entries. The caller must fail them."""
         entries = [entry for queue in self.queues for entry in queue.drain()]
         self._ready.clear()
         self._leaderless.clear()
@@ -289,10 +291,10 @@ class PartitionQueues:
             self._ready.pop(queue, None)
             self._leaderless.pop(queue, None)
         elif queue.batch is None and queue.partition >= 0:
-            # It may have been waiting for the batch that was under way.
+            # It may have waited for the batch that was given up.
             self._ready[queue] = None
 
     @property
     def queues(self) -> list[PartitionQueue]:
-        """Those of all topics."""
+        """The queues of all topics."""
         return [queue for topic in self.topics.values() for queue in topic.all_queues]

@@ -1,4 +1,4 @@
-"""Sends produce requests, and handles their answers and missing answers."""
+"""Sends produce requests, and handles answers and missing answers."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["LONGEST_PAUSE", "RequestSender"]
 logger = logging.getLogger(__name__)
 
 LONGEST_PAUSE: Final = 1.0
-"""Seconds between two attempts, after several that failed."""
+"""Longest pause in seconds between two attempts."""
 _SHORTEST_PAUSE: Final = 0.01
-"""Seconds before the second attempt, whatever the options say. Each following pause is twice as long."""
+"""Seconds before the second attempt, at least. Each further pause is twice as long."""
 _REQUESTS_IN_FLIGHT: Final = 3
-"""The most requests in flight to one broker."""
+"""Most requests in flight to one broker."""
 _LOOK_AGAIN: Final = 1.0
-"""Seconds between two looks at the metadata while a broker is silent."""
+"""Seconds between metadata checks while a broker is silent."""
 
 
 class RequestSender:
     """Sends batches to the brokers, returns the answers to the queues, and disconnects from silent brokers.
 
-    ``on_answered`` is called when there may be something to send again. ``retry_backoff``: seconds.
+    ``on_answered`` is called when batches may have become ready. ``retry_backoff``: seconds.
     """
 
     def __init__(
@@ -55,30 +55,31 @@ class RequestSender:
             self._look = loop.call_at(self._requests.next_look(loop.time()) or 0.0, self._look_at_silent)
 
     def count(self, node: int) -> int:
-        """Requests in flight to this node."""
+        """Number of requests in flight to this node."""
         return self._requests.count(node)
 
     @property
     def busy(self) -> Collection[int]:
-        """Nodes to which no other request goes before one is answered."""
+        """Nodes with the maximum of requests in flight."""
         return self._requests.busy(_REQUESTS_IN_FLIGHT)
 
     def silent(self, now: float) -> dict[int, float]:
-        """Nodes that owe an answer for some seconds, and since when."""
+        """Nodes that have not answered for some seconds, and since when."""
         return self._requests.silent(now)
 
     def metadata_changed(self) -> None:
-        """What is on its way to a silent broker goes to the new leaders, if there are any. It keeps its numbers:
-        whoever writes it first, the other refuses it or recognises it."""
+        """Send the requests of silent brokers to the new leaders, if there are any.
+
+        The batches keep their numbers: whichever broker writes one first, the other refuses or recognises it."""
         now = asyncio.get_running_loop().time()
         deserted = self._requests.deserted(now, self._brokers.leader_of, self._brokers.address_of)
         self.cut(deserted, "its partitions have another leader")
 
     def cut(self, nodes: Iterable[int], why: str) -> None:
-        """What is on its way there gets no further than it is, as far as that is in our hands."""
+        """Close the connections to these nodes, so that their requests get no further."""
         for node in nodes:
             logger.warning(
-                "Cutting the connection to broker %d (%s): %s",
+                "Closing the connection to broker %d (%s): %s",
                 node,
                 self._brokers.address_of(node),
                 why,
@@ -87,7 +88,7 @@ class RequestSender:
             self._brokers.cut(node)
 
     def close(self) -> set[asyncio.Task[None]]:
-        """Carry nothing more; returns what is ending."""
+        """Stop sending. Returns the tasks that are ending."""
         if self._look is not None:
             self._look.cancel()
         for task in self._tasks:
@@ -95,7 +96,7 @@ class RequestSender:
         return set(self._tasks)
 
     async def _send(self, request: ProduceRequest) -> None:
-        """One request, from the way there to what follows from its answers."""
+        """Send one request and apply its answers."""
         answers: Sequence[Answer] = ()
         try:
             answers = await self._brokers.produce(request.node, request.batches)
@@ -120,7 +121,7 @@ class RequestSender:
             self._on_answered()
 
     def _look_at_silent(self) -> None:
-        """While a broker is silent, look every second whether its partitions have another leader."""
+        """While a broker is silent, check every second whether its partitions have another leader."""
         loop = asyncio.get_running_loop()
         now = loop.time()
         is_silent = bool(self._requests.silent(now))
@@ -140,7 +141,7 @@ def _log_answer(batch: RecordBatch, verdict: Verdict, reason: str) -> None:
         len(batch.entries),
         queue.topic,
         queue.partition,
-        "was taken apart and goes again" if is_taken_apart else "was not written",
+        "was split and is sent again" if is_taken_apart else "was not written",
         verdict.value,
         reason,
         extra={

@@ -1,4 +1,4 @@
-"""Produce requests that are not answered yet, and the brokers that owe an answer for too long."""
+"""Unanswered produce requests, and the brokers that have been silent for too long."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from aioparallel.clients.producing.partition_queue import PartitionQueue, Record
 __all__ = ["SILENCE", "ProduceRequest", "Requests"]
 
 SILENCE: Final = 3.0
-"""Seconds without an answer after which a broker counts as silent. A broker that is well may need some, for it waits
-for its followers."""
+"""Seconds without an answer after which a broker counts as silent. A healthy broker may need some seconds, because it
+waits for its followers."""
 _FORGOTTEN: Final = 5.0
-"""Seconds without a request to a node after which it owes nothing any more."""
+"""Seconds without a request after which a node no longer counts as silent."""
 _EARLY: Final = 0.001
-"""Seconds that a timer may run before its time."""
+"""Seconds that a timer may run early."""
 
 
 class ProduceRequest:
-    """Batches on their way to one node, at that address."""
+    """Batches in flight to one node, at its address of that time."""
 
     __slots__ = ("address", "batches", "node")
 
@@ -30,7 +30,8 @@ class ProduceRequest:
 
 
 class Debt:
-    """What one node owes: an answer ``since`` then; ``asked``: when it was last asked, or given up."""
+    """The unanswered requests of one node. ``since``: it owes an answer since then. ``asked``: its last request began
+    or ended then."""
 
     __slots__ = ("asked", "requests", "since")
 
@@ -39,18 +40,18 @@ class Debt:
         self.requests: set[ProduceRequest] = set()
 
     def is_forgotten(self, now: float) -> bool:
-        """Nobody has asked the node for so long that it owes nothing any more; it may be gone for good."""
+        """Whether the node has had no request for so long that its silence means nothing; it may be gone for good."""
         return not self.requests and now - self.asked > _FORGOTTEN
 
 
 class Requests:
-    """Those under way, by node. Plain: the time is passed in, in seconds on the loop's clock."""
+    """Unanswered requests by node. Times are passed in, as seconds on the loop's clock."""
 
     def __init__(self) -> None:
         self._debts: dict[int, Debt] = {}
 
     def begin(self, node: int, address: str, batches: Sequence[RecordBatch], now: float) -> ProduceRequest:
-        """One goes on its way."""
+        """A request is sent."""
         request = ProduceRequest(node, address, batches)
         debt = self._debts.get(node)
         if debt is None or debt.is_forgotten(now):
@@ -60,7 +61,7 @@ class Requests:
         return request
 
     def end(self, request: ProduceRequest, now: float, *, is_answered: bool) -> None:
-        """Its answer is there, or none will come."""
+        """The request ended, with or without an answer."""
         debt = self._debts[request.node]
         debt.requests.discard(request)
         debt.asked = now
@@ -71,17 +72,17 @@ class Requests:
             del self._debts[request.node]
 
     def count(self, node: int) -> int:
-        """How many are on their way to this node."""
+        """Number of requests in flight to this node."""
         debt = self._debts.get(node)
         return 0 if debt is None else len(debt.requests)
 
     def busy(self, most: int) -> Collection[int]:
-        """Nodes to which so many are on their way."""
+        """Nodes with at least ``most`` requests in flight."""
         return [node for node, debt in self._debts.items() if len(debt.requests) >= most]
 
     def silent(self, now: float) -> dict[int, float]:
-        """Nodes that have owed an answer for :data:`SILENCE` seconds or more, and since when. One that is asked again
-        and again without an answer goes on owing it."""
+        """Nodes that have owed an answer for :data:`SILENCE` seconds or more, and since when. Repeated requests without
+        an answer do not restart the time."""
         return {
             node: debt.since
             for node, debt in self._debts.items()
@@ -91,8 +92,8 @@ class Requests:
     def deserted(
         self, now: float, leader_of: Callable[[PartitionQueue], int | None], address_of: Callable[[int], str]
     ) -> list[int]:
-        """Silent nodes that do not lead all that is on its way to them any more, or are at another address by now:
-        somebody else may take it."""
+        """Silent nodes whose requests should go elsewhere: a partition has another leader, or the node has another
+        address."""
         found: list[int] = []
         for node in self.silent(now):
             requests = self._debts[node].requests
@@ -104,6 +105,6 @@ class Requests:
         return found
 
     def next_look(self, now: float) -> float | None:
-        """When a node will have owed an answer for :data:`SILENCE`; None when nothing is on its way."""
+        """When a node will have been silent for :data:`SILENCE` seconds; None if nothing is in flight."""
         times = [debt.since + SILENCE for debt in self._debts.values() if debt.requests]
         return max(now, min(times)) if times else None

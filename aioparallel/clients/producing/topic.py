@@ -1,4 +1,4 @@
-"""One topic that is produced to: which partition each output goes to."""
+"""One topic that is produced to: chooses the partition of each output."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ from aioparallel.records import Outgoing
 __all__ = ["Partitioner", "Topic", "is_topic_name"]
 
 Partitioner = Callable[[bytes | None, list[int], list[int]], int]
-"""aiokafka's interface: the key, all partitions, those with a leader; returns one of them."""
+"""aiokafka's interface: takes the key, all partitions and those with a leader; returns one of the partitions."""
 
-_FEW: Final = 1_024
-"""Keys that each topic remembers itself, 150 KB at most: with so few, half of the time for finding a queue goes."""
-_LOOKED_AT: Final = 32
-"""Partitions, at most, until one is found that has nothing under way."""
-_SHORT: Final = 64
-"""Bytes; longer keys are not kept."""
+_MAX_CACHED_KEYS: Final = 1_024
+"""Keys that each topic remembers itself, in 150 KB at most. For these, finding the queue takes half the time."""
+_MAX_EXAMINED: Final = 32
+"""Most partitions to examine when looking for one without a current batch."""
+_LONGEST_CACHED_KEY: Final = 64
+"""Longest key to remember, in bytes."""
 _OVERHEAD: Final = 10
-"""About what a record takes in a batch besides its key, value and headers, in bytes."""
+"""Approximate bytes of a record in a batch, apart from its key, value and headers."""
 
 
 _NAME: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether Kafka can have a topic of that name."""
+    """Whether ``name`` is a valid topic name in Kafka."""
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
 class Topic:
-    """The queues of a topic's partitions. Until the topic is known everything waits in ``unresolved``, in order.
+    """The queues of a topic's partitions. Until the topic is known, all outputs wait in ``unresolved``, in order.
 
-    A key decides by murmur2, as with all of Kafka's producers. Outputs without a key stay with one partition until a
-    batch of it is full or has gone, and then go on to the next one: few large batches instead of many small ones.
+    A key's partition is chosen by murmur2, as in all of Kafka's producers. Outputs without a key go to one partition
+    until its batch is full or sent, and then to the next one: a few large batches instead of many small ones.
     """
 
     __slots__ = (
-        "_among",
+        "_all_outstanding",
         "_available",
-        "_few",
+        "_bytes_left",
+        "_cached",
         "_hashes",
+        "_index",
         "_limit",
         "_partitioner",
-        "_room",
         "_sticky",
-        "_turn",
         "name",
         "partitions",
         "queues",
@@ -58,26 +58,27 @@ class Topic:
     )
 
     def __init__(
-        self, name: str, limit: int, partitioner: Partitioner | None, hashes: KeyHashes, among: Outstanding
+        self, name: str, limit: int, partitioner: Partitioner | None, hashes: KeyHashes, all_outstanding: Outstanding
     ) -> None:
         self.name = name
         self.partitions: list[int] = []
-        """All of them, ascending; empty while the topic is not known."""
+        """All partitions, ascending; empty while the topic is unknown."""
         self.queues: dict[int, PartitionQueue] = {}
-        self._among = among
-        self.unresolved = PartitionQueue(name, -1, limit, among)
+        self._all_outstanding = all_outstanding
+        self.unresolved = PartitionQueue(name, -1, limit, all_outstanding)
         self._available: list[int] = []
         self._limit = limit
         self._partitioner = partitioner
-        self._turn = 0
+        self._index = 0
         self._sticky = 0
-        self._room = 0
+        self._bytes_left = 0
         self._hashes = hashes
-        self._few: dict[bytes, PartitionQueue] = {}
+        self._cached: dict[bytes, PartitionQueue] = {}
 
     def queue_for(self, output: Outgoing) -> PartitionQueue:
-        """Where this output waits. Raises ValueError for a partition that cannot exist, and when the
-        partitioner names one that does not."""
+        """The queue for this output.
+
+        Raises ValueError for a negative partition, and if the partitioner returns a partition that does not exist."""
         if not self.partitions:
             return self.unresolved
         if output.partition is not None:
@@ -88,14 +89,14 @@ class Topic:
             return self._queue(self._ask(self._partitioner, output.key))
         if output.key is not None:
             return self.queue_of_key(output.key)
-        if self._room <= 0:
+        if self._bytes_left <= 0:
             self._move_on()
-        self._room -= _OVERHEAD + len(output.value or b"")
+        self._bytes_left -= _OVERHEAD + len(output.value or b"")
         return self._queue(self._sticky)
 
     def queue_of_key(self, key: bytes) -> PartitionQueue:
-        """For a key, where the topic is known and no partitioner given. As :func:`partition_of_key` decides."""
-        queue = self._few.get(key)
+        """The queue of a key, in a known topic without a partitioner. See :func:`partition_of_key`."""
+        queue = self._cached.get(key)
         return self._look_up(key) if queue is None else queue
 
     def _look_up(self, key: bytes) -> PartitionQueue:
@@ -105,29 +106,29 @@ class Topic:
         found = hashes.hashes[slot] if hashes.keys[slot] == python_hash else hashes.learn(key)
         number = self.partitions[found % len(self.partitions)]
         queue = self.queues.get(number) or self._queue(number)
-        if len(self._few) < _FEW and len(key) <= _SHORT:
-            self._few[key] = queue
+        if len(self._cached) < _MAX_CACHED_KEYS and len(key) <= _LONGEST_CACHED_KEY:
+            self._cached[key] = queue
         return queue
 
     def update(self, partitions: Sequence[int], available: Sequence[int]) -> None:
-        """The metadata is new."""
-        self._few.clear()
+        """Apply new metadata."""
+        self._cached.clear()
         self.partitions = sorted(partitions)
         self._available = sorted(available)
 
-    def has_gone(self, queue: PartitionQueue) -> None:
-        """A batch of this queue was made: outputs without a key go on to the next partition."""
+    def batch_taken(self, queue: PartitionQueue) -> None:
+        """A batch of this queue was made: outputs without a key move on to the next partition."""
         if queue.partition == self._sticky:
-            self._room = 0
+            self._bytes_left = 0
 
     @property
     def was_never_found(self) -> bool:
-        """Whether no metadata knew it: what is known of producers in its partitions is none of ours then."""
+        """Whether the topic was never in the metadata, so that no partition state would be lost with it."""
         return not self.partitions and not self.queues
 
     @property
     def all_queues(self) -> Iterator[PartitionQueue]:
-        """Those of the partitions, and the one for what has none yet."""
+        """The queues of the partitions, and ``unresolved``."""
         yield from self.queues.values()
         yield self.unresolved
 
@@ -138,19 +139,20 @@ class Topic:
         return number
 
     def _move_on(self) -> None:
-        """The next partition with nothing under way; so a broker that does not answer gathers no more outputs than
-        were on their way to it. Where all have something under way, the next one."""
-        able = self._available or self.partitions
-        for _ in range(min(len(able), _LOOKED_AT)):
-            self._turn += 1
-            self._sticky = able[self._turn % len(able)]
+        """Move to the next partition without a current batch, or to the next one if all have a batch.
+
+        So a broker that does not answer gets no outputs beyond those that were already on their way to it."""
+        candidates = self._available or self.partitions
+        for _ in range(min(len(candidates), _MAX_EXAMINED)):
+            self._index += 1
+            self._sticky = candidates[self._index % len(candidates)]
             queue = self.queues.get(self._sticky)
             if queue is None or queue.batch is None:
                 break
-        self._room = self._limit
+        self._bytes_left = self._limit
 
     def _queue(self, number: int) -> PartitionQueue:
         queue = self.queues.get(number)
         if queue is None:
-            queue = self.queues[number] = PartitionQueue(self.name, number, self._limit, self._among)
+            queue = self.queues[number] = PartitionQueue(self.name, number, self._limit, self._all_outstanding)
         return queue

@@ -1,11 +1,13 @@
-"""TransactionalQueueingProducer: the queueing producer within Kafka's transactions, on whatever cluster."""
+# ruff: noqa: D102 - documented in aioparallel.transactions.TransactionalProducer
+
+"""TransactionalQueueingProducer: the queueing producer within Kafka transactions, on any cluster."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 from aioparallel.clients.producing.answers import Answer
 from aioparallel.clients.producing.brokers import Brokers
@@ -22,37 +24,38 @@ __all__ = ["TransactionalBrokers", "TransactionalQueueingProducer"]
 
 
 class TransactionalBrokers(Brokers, Protocol):
-    """A cluster that has transactions. One attempt each, within ``timeout`` seconds, which raises nothing but
-    CancelledError; see :class:`~aioparallel.transactions.TransactionalProducer` for what is asked.
+    """A cluster with transactions. Each call makes one attempt within ``timeout`` seconds and raises only
+    CancelledError, except :meth:`check_transactions`. See :class:`~aioparallel.transactions.TransactionalProducer`.
 
-    Its batches are sent as those of the transactional id, and it looks up the coordinators by itself, anew after each
-    answer that says so.
+    Batches are sent under the transactional id. The implementation looks up the coordinators, and again after each
+    answer that requires it.
     """
 
     transactional_id: str
 
     async def check_transactions(self, timeout: float) -> None:
-        """Raise TransactionsUnsupported, TimeoutError."""
+        """Raises TransactionsUnsupported or TimeoutError."""
 
     async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
-        """InitProducerId."""
+        """Send InitProducerId."""
 
     async def commit_offsets(
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """TxnOffsetCommit."""
+        """Send TxnOffsetCommit."""
 
     async def end(self, epoch: Epoch, timeout: float, *, commit: bool) -> Epochs:
-        """EndTxn."""
+        """Send EndTxn."""
 
     async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
-        """OffsetFetch."""
+        """Send OffsetFetch for stable offsets."""
 
 
 class TransactionalQueueingProducer(QueueingProducer):
-    """See :class:`~aioparallel.transactions.TransactionalProducer`. Arguments as of :class:`QueueingProducer`."""
+    """Implements :class:`~aioparallel.transactions.TransactionalProducer`. Arguments: see :class:`QueueingProducer`."""
 
-    _missing_may_come = False  # a topic that is gone would have all outputs of all partitions wait for it
+    # A retry of outputs for a missing topic would hold up the transactions of all partitions.
+    _missing_is_transient = False
 
     def __init__(
         self,
@@ -65,15 +68,9 @@ class TransactionalQueueingProducer(QueueingProducer):
         retry_backoff: float = 0.1,
     ) -> None:
         self.on_broken: Callable[[int], None] | None = None
-        self._cluster: TransactionalBrokers | None = None
-
-        def connect(on_metadata: Callable[[], None]) -> TransactionalBrokers:
-            self._cluster = connect_to(on_metadata)
-            return self._cluster
-
         super().__init__(
             partition_queues,
-            connect,
+            connect_to,
             servers=servers,
             delivery_timeout=delivery_timeout,
             linger=linger,
@@ -86,21 +83,17 @@ class TransactionalQueueingProducer(QueueingProducer):
             self.on_broken(answer.code)
 
     async def _identify(self) -> None:
-        """The coordinator gives epochs, by the end of the transaction before: who waits for another one here waits for
-        the end of this transaction."""
+        """Does nothing: the coordinator assigns the next epoch, at the end of the current transaction."""
 
     def identify_as(self, transactional_id: str) -> str:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         self._transactional.transactional_id = transactional_id
         return transactional_id
 
     def begin(self, epoch: Epoch) -> None:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         self._partition_queues.begin(Identity(epoch.producer_id, epoch.number))
 
     def abandon(self) -> None:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
-        # A broker that owes an answer would keep the next transaction waiting as well.
+        # A broker that does not answer would hold up the next transaction as well.
         self._sender.cut(self._sender.silent(asyncio.get_running_loop().time()), "it has not answered in time")
         left = [(queue, self._explain_abandoned(queue), queue.drain()) for queue in self._partition_queues.queues]
         self._partition_queues.clear()
@@ -117,7 +110,6 @@ class TransactionalQueueingProducer(QueueingProducer):
         return queue.trouble or no_leader or self._trouble or "its broker has not acknowledged it yet"
 
     def waits_for(self) -> str:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         waiting = [queue for queue in self._partition_queues.queues if not queue.is_empty]
         if not waiting:
             return ""
@@ -127,11 +119,9 @@ class TransactionalQueueingProducer(QueueingProducer):
 
     @property
     def unchecked_bytes(self) -> int:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         return self._partition_queues.unchecked_bytes
 
     def send_all(self, deliveries: Sequence[PendingOutput]) -> None:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         loop = self._loop = asyncio.get_running_loop()
         if self._is_closed:
             for delivery in deliveries:
@@ -145,19 +135,16 @@ class TransactionalQueueingProducer(QueueingProducer):
         for delivery, reason in self._partition_queues.add_all(deliveries):
             loop.call_soon(self._refuse, delivery, reason, False)
         if not self._is_awake or self._timer is None:
-            self._set_out(loop, deadline)
+            self._schedule(loop, deadline)
 
     def refusal(self, output: Outgoing) -> str | None:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         return self._partition_queues.refusal(output)
 
     async def check_transactions(self, timeout: float) -> None:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         await self._transactional.check_transactions(timeout)
 
     async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
-        # Found out within a transaction: all others wait for it.
+        # A missing topic must be reported within the transaction, because everything else waits for it.
         self._missing_timeout = min(self._missing_timeout, transaction_timeout / 2)
         if not self._brokers.is_connected:
             return Epochs(NO_ANSWER)
@@ -166,18 +153,14 @@ class TransactionalQueueingProducer(QueueingProducer):
     async def commit_offsets(
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         return await self._transactional.commit_offsets(epoch, positions, generation, timeout)
 
     async def end(self, epoch: Epoch, timeout: float, *, commit: bool) -> Epochs:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         return await self._transactional.end(epoch, timeout, commit=commit)
 
     async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
         return await self._transactional.stable_offsets(partitions, timeout)
 
     @property
     def _transactional(self) -> TransactionalBrokers:
-        assert self._cluster is not None
-        return self._cluster
+        return cast("TransactionalBrokers", self._brokers)

@@ -1,4 +1,4 @@
-"""Whether outputs can be sent at all: no broker answers, or this user is refused."""
+"""Detects that no output can be sent at all: no broker answers, or the user is not authorised."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ __all__ = ["Trouble"]
 
 logger = logging.getLogger(__name__)
 
-_PATIENCE: Final = 3.0
-"""Seconds that an attempt may take without being a problem."""
-_PAUSE: Final = 5.0
-"""Seconds between two lines in the log."""
+_GRACE: Final = 3.0
+"""Seconds before failing attempts count as a problem."""
+_LOG_INTERVAL: Final = 5.0
+"""Seconds between two log lines."""
 
 
 class Trouble:
-    """From the first attempt that fails to the next one that succeeds, whether or not somebody waits for it: what
-    made it fail may well be there still.
+    """Lasts from the first failed attempt to the next successful one, even if no output waits meanwhile: the cause may
+    persist.
 
-    ``servers``: how messages name the cluster. ``now``: seconds, on the event loop's clock.
+    ``servers``: the cluster's name in messages. ``now``: seconds on the event loop's clock.
     """
 
     def __init__(self, servers: str) -> None:
@@ -30,7 +30,7 @@ class Trouble:
         self._since: float | None = None
         self._reason = ""
         self._may_pass = True
-        self._told = float("-inf")
+        self._last_logged = float("-inf")
 
     def trying(self, now: float) -> None:
         """An attempt begins."""
@@ -38,19 +38,19 @@ class Trouble:
             self._since = now
 
     def failed(self, error: Exception, now: float) -> None:
-        """It has failed."""
+        """An attempt has failed."""
         self.trying(now)
         self._reason = str(error) or type(error).__name__
-        # A coordinator that loads, a broker that has just started: most of it is over in a moment.
+        # Usually short: a coordinator that is loading, or a broker that has just started.
         self._may_pass = isinstance(error, OSError | TimeoutError) and not isinstance(error, AioparallelError)
-        if now - self._told < _PAUSE or self._is_young(now):
+        if now - self._last_logged < _LOG_INTERVAL or self._is_young(now):
             return
-        self._told = now
-        # What has no sentence of its own is nobody's plan: its traceback tells where.
+        self._last_logged = now
+        # Log the traceback of an error that no code expects.
         unexpected = not isinstance(error, OSError | TimeoutError | AioparallelError)
         logger.log(
             logging.ERROR if unexpected else logging.WARNING,
-            "Nothing can be sent to %s: %s; trying on",
+            "Nothing can be sent to %s: %s; retrying",
             self._servers,
             self._reason,
             exc_info=error if unexpected else None,
@@ -58,19 +58,17 @@ class Trouble:
         )
 
     def passed(self) -> None:
-        """It has succeeded."""
+        """An attempt has succeeded."""
         self._since = None
         self._reason = ""
         self._may_pass = True
 
     def _is_young(self, now: float) -> bool:
-        return self._may_pass and self._since is not None and now - self._since < _PATIENCE
+        return self._may_pass and self._since is not None and now - self._since < _GRACE
 
     def problems(self, now: float) -> tuple[Problem, ...]:
-        """What somebody should look at, if anything."""
-        if self._since is None:
-            return ()
-        if self._is_young(now):
+        """The problem, if there is one."""
+        if self._since is None or self._is_young(now):
             return ()
         seconds = now - self._since
         reason = self._reason or "no broker has answered yet"

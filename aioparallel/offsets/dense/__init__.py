@@ -1,9 +1,9 @@
-"""A denser offset map, for what the Java library's do not hold.
+"""A denser format, for maps that the Java formats cannot hold.
 
 ::
 
-    dense_map.py     the encoding, written and read
-    pattern.py       offsets that recur in a pattern
-    rice.py          gaps between incomplete offsets in Rice codes
-    dense_reach.py   how far it reaches within so many characters
+    dense_map.py     encodes and decodes
+    pattern.py       the offsets of a map as gaps, runs and bits
+    rice.py          Golomb-Rice codes
+    dense_reach.py   how far a map reaches within a number of digits
 """

@@ -1,7 +1,7 @@
-"""Our own format: 15 bits in each character, about three times as many offsets as the Java formats hold.
+"""This package's own format: 15 bits in each character, about three times as many offsets as in the Java formats.
 
-Kafka counts the characters of commit metadata, not their bytes, so base64 uses 6 bits of each where 15 go. The
-layout is in docs/offset-maps.md.
+Kafka limits the characters of commit metadata, not their bytes. Base64 uses 6 bits of a character, this format uses
+15. docs/offset-maps.md describes the layout.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from aioparallel.offsets.dense.rice import (
     write_block,
 )
 from aioparallel.offsets.java.java_formats import smallest_java_payload
-from aioparallel.offsets.java.java_reader import check_incompletes, decode_java_payload
-from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_OFFSET, OffsetMap
+from aioparallel.offsets.java.java_reader import check_incompletes, decode_java_payload, highest_offset
+from aioparallel.offsets.offset_map import MAX_BODY_BYTES, OffsetMap
 from aioparallel.offsets.packing import digits_of_numbers, numbers_of_digits, regroup, row_of_ones, zero_places
 
 __all__ = ["BITS", "ENVELOPE", "decode_dense", "dense_text", "is_dense", "runs_at_least", "split_runs"]
 
 BITS = 15
 ENVELOPE = 3
-"""Characters in front of the body: one with magic, version and kind, two with the checksum."""
+"""Characters before the body: one with magic, version and kind, and two with the checksum."""
 _FIRST = 0x0800
 _LAST = 0x87FF
 _MAGIC = 0xA9 << 7
@@ -38,18 +38,18 @@ _VERSION = 1
 _GAPS, _RUNS, _JAVA = 0, 1, 2
 _CHECKSUM_BITS = 30
 _UNIT = 16
-"""Bits of a UTF-16 character."""
+"""Bits of a UTF-16 code unit."""
 _LESS_ONE = bytes([255, *range(255)])
 _MAX_TEXT = MAX_BODY_BYTES * 8 // BITS + 16
 
 
 def is_dense(text: str) -> bool:
-    """Whether the first character can be ours; base64 has none from this block."""
+    """Whether the text may be in this format. Base64 has no characters from its block."""
     return _FIRST <= ord(text[0]) <= _LAST
 
 
 def split_runs(pattern: Pattern) -> tuple[array[int], array[int], bool]:
-    """Lengths less 1 of the incomplete runs, those of the complete ones, and whether a complete one is first."""
+    """Lengths less 1 of the incomplete runs and of the complete runs, and whether a complete run is first."""
     incomplete, complete = pattern.sides
     return _less_one(incomplete), _less_one(complete), bool(complete and not pattern.leads)
 
@@ -62,10 +62,10 @@ def _less_one(lengths: list[int]) -> array[int]:
 
 
 def runs_at_least(pattern: Pattern) -> float:
-    """How many digits runs take at least, from their number and their mean lengths alone.
+    """The number of digits that runs take at least, estimated from their number and their mean lengths.
 
-    Under ``k`` a run of ``r`` offsets takes ``k + 1 + ((r - 1) >> k)`` digits, at least ``k + r / 2**k``; what
-    is lost to rounding is a few percent more, of which 2 are counted.
+    With parameter ``k`` a run of ``r`` offsets takes ``k + 1 + ((r - 1) >> k)`` digits, which is at least
+    ``k + r / 2**k``. Rounding adds a few percent, of which 2 are included.
     """
     pairs = (pattern.run_count - 1) // 2
     means = (len(pattern.offsets) / max(1, pairs), (pattern.size - len(pattern.offsets)) / max(1, pairs))
@@ -73,10 +73,10 @@ def runs_at_least(pattern: Pattern) -> float:
 
 
 def dense_text(pattern: Pattern, java: bytes | None = None, limit: int | None = None) -> str:
-    """The smallest of: gaps in Golomb-Rice code (or the bitset, its special case), runs in Golomb-Rice code, or
-    the Java payload as it is. ``java`` is the smallest Java payload where the caller has it already.
+    """The smallest of: gaps in Golomb-Rice code (the bitset is a special case), runs in Golomb-Rice code, the Java
+    payload unchanged. ``java``: the smallest Java payload, if the caller has it already.
 
-    Raises ValueError when it takes more than ``limit`` characters.
+    Raises ValueError if the text would be longer than ``limit`` characters.
     """
     java = smallest_java_payload(pattern) if java is None else java
     between = pattern.gaps
@@ -99,7 +99,7 @@ def dense_text(pattern: Pattern, java: bytes | None = None, limit: int | None = 
     elif kind == _RUNS:
         digits = (b"1" if complete_first else b"0") + write_block(incomplete, ki) + write_block(complete, kc)
     else:
-        # With k = 0 the unary part of the gaps is the digits of the offsets: quickly made where gaps are short.
+        # With k = 0 the unary part of the gaps equals the digits of the offsets, which is faster for short gaps.
         short = not k and pattern.size <= 8 * len(between)
         unary = bytes(pattern.digits[: pattern.size - pattern.tail]) if short else None
         digits = number(pattern.size).encode() + write_block(between, k, unary)
@@ -117,18 +117,18 @@ def _enclose(base: int, kind: int, digits: bytes) -> str:
 
 
 def _checksum(base: int, octets: bytes) -> int:
-    # With the base in it: tools that copy a commit to another offset, keeping its text, then leave no map
-    # behind where it would be wrong.
+    # Includes the base: if a tool copies a commit to another offset and keeps its metadata, the map is wrong there, and
+    # must not be readable.
     return crc32(octets, crc32(base.to_bytes(8, "big"))) & ((1 << _CHECKSUM_BITS) - 1)
 
 
 def decode_dense(base: int, text: str) -> OffsetMap:
-    """The map in the text. Raises OffsetMapError with the reason for anything that is none."""
+    """Decode the map in the text. Raises OffsetMapError with the reason if there is none."""
     if len(text) > _MAX_TEXT:
         raise OffsetMapError(f"offset map: {len(text)} characters are more than the largest body needs")
     octets = text.encode("utf-16-be", "surrogatepass")
     count = len(octets) // 2
-    # A character below the block leaves its field negative, that is with the top bit set like one above it.
+    # A character below the block makes its field negative, which sets the top bit, as a character above the block does.
     row = int.from_bytes(octets, "big") - _FIRST * row_of_ones(count, 2)
     if row < 0 or row & row_of_ones(count, 2) << BITS:
         raise OffsetMapError("offset map: Dense has a character outside U+0800..U+87FF")
@@ -157,10 +157,10 @@ def _read_gaps(base: int, digits: Digits) -> OffsetMap:
     count, k, remainders, unary = read_block(digits)
     digits.end()
     check_incompletes(count)
-    highest = _highest(base, size)
+    highest = highest_offset(base, size)
     if k:
-        # The gaps up to number i, and the i incomplete offsets between them: the unary parts add up to
-        # zeros[i] - i, the remainders to their running sum. So base + i + ((zeros[i] - i) << k) + that sum.
+        # Before incomplete offset i there are the gaps 0..i and i incomplete offsets. The unary parts of the gaps add
+        # up to zeros[i] - i, the remainders to their running sum: base + i + ((zeros[i] - i) << k) + that sum.
         each, zeros = (1 << k) - 1, zero_places(0, unary)
         rest = map(add, accumulate(remainders), range(base, base - each * count, -each))
         offsets = list(map(add, map(lshift, zeros, repeat(k)), rest))
@@ -182,7 +182,7 @@ def _read_runs(base: int, digits: Digits) -> OffsetMap:
         raise OffsetMapError(f"offset map: Dense has {len(incomplete)} and {len(complete)} runs in turn")
     total = sum(incomplete)
     check_incompletes(total)
-    highest = _highest(base, total + sum(complete))
+    highest = highest_offset(base, total + sum(complete))
     if complete_first:
         starts = accumulate(chain.from_iterable(zip(complete, [*incomplete, 0], strict=False)), initial=base)
         firsts = list(starts)[1::2]
@@ -198,13 +198,6 @@ def _read_java(base: int, digits: Digits) -> OffsetMap:
     row = digits.take(8 * length)
     digits.end()
     return decode_java_payload(base, numbers_of_digits(row, 8).tobytes())
-
-
-def _highest(base: int, size: int) -> int:
-    highest = base + size - 1
-    if highest > MAX_OFFSET:
-        raise OffsetMapError(f"offset map: {size} offsets from {base} on go beyond 2**63-1")
-    return highest
 
 
 _READERS = {_GAPS: _read_gaps, _RUNS: _read_runs, _JAVA: _read_java}

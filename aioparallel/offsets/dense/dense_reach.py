@@ -1,4 +1,4 @@
-"""How far Dense reaches in so many digits."""
+"""How far Dense reaches within a number of digits."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _FEW_DIGITS = 4_096
 
 
 def dense_reaches(pattern: Pattern, digits: int) -> list[int]:
-    """The highest offsets that Dense's bodies reach in so many digits: the Golomb-Rice codes, the Java payloads."""
+    """The highest offsets that Dense reaches within ``digits``: with Golomb-Rice codes, and with each Java payload."""
     highest = _gaps_reach(pattern, digits)
     reached = pattern.cut(pattern.last_complete(highest))
-    if runs_at_least(reached) < digits:  # else runs do not even fit here
+    if runs_at_least(reached) < digits:  # otherwise runs do not fit even here
         highest = max(highest, _rice_runs_reach(pattern, digits))
         reached = pattern.cut(pattern.last_complete(highest))
-    # A Java payload reaches farther where zstd finds a pattern.
+    # A Java payload reaches farther if zstd finds a pattern.
     octets = (digits - number_size(digits)) // 8
     forms = promising_forms(reached, octets)
     return [highest, *(java_reach(pattern, form, octets) for form in forms)]
@@ -31,7 +31,7 @@ def dense_reaches(pattern: Pattern, digits: int) -> list[int]:
 
 def _gaps_reach(pattern: Pattern, digits: int) -> int:
     offsets = pattern.offsets
-    values = pattern.gaps[:digits]  # each takes a digit at least
+    values = pattern.gaps[:digits]  # each takes at least one digit
     sizes = RunningSizes(values)
 
     def last(count: int) -> int:
@@ -46,12 +46,12 @@ def _gaps_reach(pattern: Pattern, digits: int) -> int:
 
 
 def _most(top: int, digits: int, size: Callable[[int], int]) -> int:
-    """The largest count up to ``top`` whose size keeps to the digits; -1 when even that of 0 does not."""
+    """The largest count up to ``top`` whose size is at most ``digits``; -1 if even 0 exceeds it."""
     return bisect_right(range(top + 1), digits, key=size) - 1
 
 
 def _parameters(sizes: RunningSizes, total: int, digits: int, within: Callable[[int], int]) -> Collection[int]:
-    """The parameters to try: all where that is quick, else those that are the best for what they keep."""
+    """The parameters to try: all if that is fast, else those that are best for the values they reach."""
     k = sizes.best(total)
     if digits <= _FEW_DIGITS:
         return range(k + 3)

@@ -1,7 +1,7 @@
-"""The offsets of one map, seen the ways the formats need them: gaps, runs, bits.
+"""The offsets of one map in the forms that the formats need: gaps, runs, bits.
 
-A map of 100,000 offsets is written in a few milliseconds because nothing here loops over offsets where one
-operation on a whole row does (:mod:`aioparallel.offsets.packing`).
+A map of 100,000 offsets is encoded in a few milliseconds, because operations on a whole row replace loops over offsets
+(:mod:`aioparallel.offsets.packing`).
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ __all__ = ["Pattern"]
 
 _CLEAR = tuple(0xFF ^ (1 << bit) for bit in range(8))
 _SHORT = 2**31
-_LONG = "L" if array("L").itemsize == 8 else "Q"  # the same, in half the time that "Q" takes
+_LONG = "L" if array("L").itemsize == 8 else "Q"  # "L" takes half the time of "Q"
 _DENSE = 16
-"""Up to so many offsets an incomplete one, bits are made by blocks of offsets; beyond, one by one."""
+"""Most offsets per incomplete offset for which bits are made block by block instead of one by one."""
 
 
 class Pattern:
-    """``size`` offsets from ``base`` on, of which those in ``offsets`` (ascending) are incomplete.
+    """``size`` offsets from ``base`` on. Those in ``offsets`` (ascending) are incomplete, the others complete.
 
-    Raises ValueError, naming the argument, when the range or the incompletes make no map.
+    Raises ValueError, naming the argument, if the range or the incompletes are invalid.
     """
 
     def __init__(self, base: int, highest: int, incompletes: Iterable[int]) -> None:
@@ -57,11 +57,11 @@ class Pattern:
                 raise ValueError(f"incompletes: {end} is outside [{self.base}, {self.highest}]")
 
     def _checked_gaps(self) -> Iterator[Row]:
-        """The :attr:`gaps` in fields.
+        """The :attr:`gaps` in rows of fields.
 
-        A field below 0 has its top bit set: that tells of offsets out of order, or equal ones. A field that went
-        wrong may borrow from those above it, but then it has told already. An offset with the top bit set, from
-        which a step down could look like one up, tells by itself.
+        A negative field, whose top bit is set, means that offsets are equal or out of order. It may borrow from the
+        fields above it, but then the error is detected already. An offset whose own top bit is set could hide a
+        negative step, so it is an error by itself.
         """
         offsets, octets = self.offsets, self.offsets.itemsize
         before = array(offsets.typecode, (self.base,)) + offsets[:-1]
@@ -75,22 +75,22 @@ class Pattern:
 
     @cached_property
     def gaps(self) -> array[int]:
-        """How many complete offsets stand before each incomplete one, since the one before."""
+        """Number of complete offsets between each incomplete offset and the previous one."""
         return narrowest(self._gap_rows)
 
     @cached_property
     def tail(self) -> int:
-        """How many complete offsets follow the last incomplete one."""
+        """Number of complete offsets after the last incomplete one."""
         return self.highest - (self.offsets[-1] if self.offsets else self.base - 1)
 
     @cached_property
     def digits(self) -> bytearray:
-        """A digit for each offset in turn, 1 where it is complete."""
+        """One digit per offset: 1 if it is complete."""
         return digits_of_places(self.offsets, self.base, self.size)
 
     @cached_property
     def bits(self) -> int:
-        """Bit ``i`` is 1 where offset ``base + i`` is complete."""
+        """Bit ``i`` is 1 if offset ``base + i`` is complete."""
         if not self.size:
             return 0
         if self.size > _DENSE * len(self.offsets):
@@ -109,18 +109,18 @@ class Pattern:
 
     @cached_property
     def bitset(self) -> bytes:
-        """The bits in bytes, the first offset in the lowest bit of the first one."""
+        """The bits as bytes. The first offset is the lowest bit of the first byte."""
         if self.size > _DENSE * len(self.offsets):
             return bytes(self._sparse_bitset())
         return self.bits.to_bytes((self.size + 7) // 8, "little")
 
     @cached_property
     def run_count(self) -> int:
-        """How many entries :attr:`runs` has, without making it."""
+        """Number of entries in :attr:`runs`, without computing them."""
         if not self.offsets:
             return 2 if self.size else 1
         if self.size <= _DENSE * len(self.offsets):
-            # One change between two runs, and one more run than changes; an empty first run if base is complete.
+            # One more run than changes between bits; and an empty first run if base is complete.
             changes = ((self.bits ^ (self.bits >> 1)) & ((1 << (self.size - 1)) - 1)).bit_count()
             return changes + 1 + (self.bits & 1)
         leads = self.leads
@@ -134,13 +134,13 @@ class Pattern:
 
     @cached_property
     def sides(self) -> tuple[list[int], list[int]]:
-        """Lengths of the runs of incomplete offsets, and of those of complete ones, each in turn."""
+        """Lengths of the incomplete runs, and of the complete runs, in order."""
         count, gaps = len(self.offsets), self.gaps
         complete = list(gaps.tobytes().translate(None, b"\0") if gaps.itemsize == 1 else filter(None, gaps))
         if not count:
             incomplete = []
         elif len(complete) >= count - self.leads:
-            incomplete = [1] * count  # no two side by side
+            incomplete = [1] * count  # no two are adjacent
         else:
             starts = list(compress(range(count), gaps))
             if self.leads:
@@ -152,7 +152,7 @@ class Pattern:
 
     @cached_property
     def runs(self) -> list[int]:
-        """Lengths of the runs in turn, the first of incomplete offsets (0 when ``base`` is complete)."""
+        """Lengths of alternating runs. The first is of incomplete offsets (0 if ``base`` is complete)."""
         incomplete, complete = self.sides
         if not self.leads:
             incomplete = [0, *incomplete]
@@ -163,16 +163,16 @@ class Pattern:
 
     @cached_property
     def longest_run(self) -> int:
-        """The largest of :attr:`runs`."""
+        """The largest entry of :attr:`runs`."""
         return max(self.runs)
 
     @cached_property
     def run_ends(self) -> list[int]:
-        """How many offsets the runs up to and with each one cover."""
+        """Number of offsets up to the end of each run."""
         return list(accumulate(self.runs))
 
     def cut(self, highest: int) -> Pattern:
-        """The same up to ``highest``; the last one is kept, because it is asked for again and again."""
+        """The pattern up to ``highest``. Caches the last result, which is used repeatedly."""
         if self._cut is None or self._cut.highest != highest:
             self._cut = Pattern(self.base, highest, self.until(highest))
             if "digits" in self.__dict__:
@@ -193,11 +193,11 @@ class Pattern:
 
 
 def _as_array(incompletes: Iterable[int], highest: int) -> array[int]:
-    """The offsets in the items that are the quickest to make and to reckon with: 4 bytes as long as that does."""
+    """The offsets as an array of the fastest item type: 4 bytes if possible."""
     offsets = incompletes if isinstance(incompletes, Sequence) else tuple(incompletes)
     for code in ("I", _LONG, "q") if highest < _SHORT else (_LONG, "q"):
         try:
             return array(code, offsets)
-        except OverflowError:  # out of range in any case: which way, the checks tell
+        except OverflowError:  # the checks report which offset is out of range
             continue
     raise ValueError("incompletes: an offset is within 0..2**63-1")

@@ -1,9 +1,9 @@
-"""Golomb-Rice codes, and the rows of binary digits they stand in.
+"""Golomb-Rice codes in rows of binary digits.
 
-A value ``v`` under parameter ``k`` is its low ``k`` bits and ``v >> k`` in unary (so many ones, then a zero).
-For distances between random events it comes within a few percent of the entropy (Golomb 1966, Rice 1979).
-All remainders stand together, and all unary parts behind them: so both are read and written in rows and not
-value by value. With ``k = 0`` the unary part of the gaps between incomplete offsets *is* the bitset.
+With parameter ``k``, a value ``v`` is its low ``k`` bits and ``v >> k`` in unary (that many ones, then a zero). For
+distances between random events the size is within a few percent of the entropy (Golomb 1966, Rice 1979). All remainders
+are stored first, and all unary parts after them, so both are processed as rows instead of value by value. With
+``k = 0`` the unary part of the gaps between incomplete offsets *is* the bitset.
 """
 
 from __future__ import annotations
@@ -33,23 +33,23 @@ __all__ = [
     "write_block",
 ]
 
-_WIDTH = 6  # bits that tell how many bits a number has: up to 63
-_TABLE = 1_024  # unary parts up to this are made once each
+_WIDTH = 6  # digits for the length of a number, which is at most 63
+_TABLE = 1_024  # unary parts below this come from a table
 
 
 def number(value: int) -> str:
-    """``value`` (0..2**63-1) as 6 digits that tell its length and then its digits; 0 has length 0."""
+    """``value`` (0..2**63-1) as its length in 6 digits, followed by its digits. 0 has length 0."""
     width = value.bit_length()
     return format(width, "06b") + (format(value, "b") if width else "")
 
 
 def number_size(value: int) -> int:
-    """How many digits :func:`number` makes."""
+    """Number of digits that :func:`number` makes."""
     return _WIDTH + value.bit_length()
 
 
 class Digits:
-    """A row of digits read from the front. Raises OffsetMapError when it ends too early."""
+    """Reads a row of digits in order. Raises OffsetMapError if it ends too early."""
 
     __slots__ = ("_at", "_row")
 
@@ -58,7 +58,7 @@ class Digits:
         self._at = 0
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` digits."""
+        """Read the next ``count`` digits."""
         row = self._row[self._at : self._at + count]
         if len(row) < count:
             raise OffsetMapError("offset map: Dense is truncated")
@@ -66,7 +66,7 @@ class Digits:
         return row
 
     def number(self) -> int:
-        """What :func:`number` wrote; a leading zero, which it never writes, is refused."""
+        """Read a number written by :func:`number`. Refuses leading zeros, which it never writes."""
         width = int(self.take(_WIDTH), 2)
         if not width:
             return 0
@@ -76,14 +76,14 @@ class Digits:
         return int(row, 2)
 
     def end(self) -> None:
-        """Raises OffsetMapError unless only the padding of the last character is left: under 15 zeros."""
+        """Raise OffsetMapError unless only the padding of the last character is left: fewer than 15 zeros."""
         rest = self._row[self._at :]
         if len(rest) >= 15 or b"1" in rest:
             raise OffsetMapError(f"offset map: Dense has {len(rest)} digits after its end")
 
 
 class RiceBlock(NamedTuple):
-    """A block as read: how many values, the parameter, the remainders (none where it is 0), and the unary part."""
+    """A decoded block: number of values, parameter, remainders (empty for parameter 0), unary part."""
 
     total: int
     k: int
@@ -98,17 +98,17 @@ class RiceBlock(NamedTuple):
 
 
 def best_parameter(values: array[int]) -> tuple[int, int]:
-    """The parameter under which the values take the fewest digits, and how many the block takes then."""
+    """The parameter with the fewest digits for the values, and the size of its block in digits."""
     sizes = RunningSizes(values)
     k = sizes.best(len(values))
     return k, sizes.block(len(values), k)
 
 
 class RunningSizes:
-    """How many digits :func:`write_block` makes of the first 0, 1, 2, ... values, under any parameter.
+    """The size in digits of :func:`write_block` for the first 0, 1, 2, ... values, with any parameter.
 
-    How many of them have bit ``j`` set, for each ``j``, tells the sum of ``value >> k`` for every ``k``. Where
-    the values are a row of fields in one integer, one mask counts each bit. Kept are the counts up to each piece.
+    The sum of ``value >> k`` follows from the number of values with bit ``j`` set, for each ``j``. If the values are a
+    row of fields in one integer, one mask counts each bit. Stores the counts up to each piece.
     """
 
     __slots__ = ("_counts", "_values", "_width")
@@ -129,7 +129,7 @@ class RunningSizes:
         return list(map(add, counts, row_piece(self._values, count - rest, count).bit_counts(self._width)))
 
     def best(self, count: int) -> int:
-        """The parameter under which the first ``count`` values take the fewest digits."""
+        """The parameter with the fewest digits for the first ``count`` values."""
         shifted, sums = 0, [0]
         for ones in reversed(self._bit_counts(count)):
             shifted = 2 * shifted + ones
@@ -138,13 +138,13 @@ class RunningSizes:
         return min(range(len(sums)), key=lambda k: k * count + sums[k])
 
     def block(self, count: int, k: int) -> int:
-        """How many digits the block of the first ``count`` values takes under ``k``."""
+        """The size in digits of a block of the first ``count`` values with parameter ``k``."""
         unary = count + sum([ones << bit for bit, ones in enumerate(self._bit_counts(count)[k:])])
         return number_size(count) + _WIDTH + number_size(unary) + k * count + unary
 
 
 def write_block(values: array[int], k: int, unary: bytes | None = None) -> bytes:
-    """Count, ``k`` in 6 digits, length of the unary part, remainders, unary part (made unless it is there)."""
+    """Encode: count, ``k`` in 6 digits, length of the unary part, remainders, unary part (computed if None)."""
     if unary is None:
         unary = _unary(values, k)
     head = number(len(values)) + format(k, "06b") + number(len(unary))
@@ -163,11 +163,11 @@ def _unary(values: array[int], k: int) -> bytes:
 
 
 def read_block(digits: Digits) -> RiceBlock:
-    """What :func:`write_block` wrote. Raises OffsetMapError; makes nothing larger than the digits there are."""
+    """Read a block of :func:`write_block`. Raises OffsetMapError. Makes nothing larger than the digits it reads."""
     count, k, length = digits.number(), int(digits.take(_WIDTH), 2), digits.number()
     remainders = numbers_of_digits(digits.take(k * count), k)
     unary = digits.take(length)
-    # Counted so and not with count(), which searches for each anew.
+    # translate() is faster than count(), which searches for each zero separately.
     if len(unary.translate(None, b"1")) != count or not unary.endswith(b"0" if count else b""):
         raise OffsetMapError(f"offset map: Dense has a block that does not hold its {count} values")
     return RiceBlock(count, k, remainders, unary)

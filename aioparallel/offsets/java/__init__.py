@@ -1,8 +1,8 @@
-"""The offset maps of Confluent's Parallel Consumer, read and written.
+"""The offset maps of Confluent's Parallel Consumer.
 
 ::
 
-    java_formats.py   its encodings, byte for byte
-    java_reader.py    reading them, whoever wrote them
-    java_reach.py     how far one of them reaches within so many characters
+    java_formats.py   encodes them, byte for byte
+    java_reader.py    decodes them, from any writer
+    java_reach.py     how far a format reaches within a number of bytes
 """

@@ -1,10 +1,13 @@
-"""The formats of the Java Parallel Consumer, written byte for byte.
+"""The formats of the Java Parallel Consumer, encoded byte for byte.
 
-The text is base64 (RFC 4648, padded) of one magic byte and a body; integers are big-endian and signed.
-``BitSet``: the number of offsets (int16, or int32 in V2), the bits, 1 for complete, first offset in the lowest
-bit of the first byte, and one spare zero byte. ``RunLength``: run lengths (int16, or int32 in V2) in turn, the
-first of incomplete offsets. ``...Compressed``: the body in a zstd frame. Source: OffsetEncoding,
-OffsetBitSet and OffsetRunLength of confluentinc/parallel-consumer 0.5.
+The text is base64 (RFC 4648, padded) of a magic byte and a body. Integers are big-endian and signed.
+
+- ``BitSet``: the number of offsets (int16, or int32 in V2), then bits (1 for complete, first offset in the lowest bit
+  of the first byte), then a spare zero byte.
+- ``RunLength``: lengths of alternating runs (int16, or int32 in V2), of which the first is of incomplete offsets.
+- ``...Compressed``: the body in a zstd frame.
+
+Source: OffsetEncoding, OffsetBitSet and OffsetRunLength of confluentinc/parallel-consumer 0.5.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ __all__ = [
 
 
 class JavaFormat(NamedTuple):
-    """One of the Java library's formats. ``width`` in bytes: of the count, or of each run length."""
+    """One of the Java library's formats. ``width``: bytes of the count, or of each run length."""
 
     name: str
     magic: int
@@ -40,7 +43,7 @@ class JavaFormat(NamedTuple):
 
     @property
     def largest(self) -> int:
-        """The largest count or run length it can hold."""
+        """The largest count or run length that fits."""
         return int((1 << (8 * self.width - 1)) - 1)
 
 
@@ -59,7 +62,7 @@ JAVA_FORMATS = {
 }
 
 _SMALLEST_COMPRESSED = 11
-"""Magic byte, frame header (6 bytes), one block (4 bytes): no compressed payload is smaller."""
+"""Magic byte, frame header (6 bytes), one block (4 bytes): the smallest size of a compressed payload."""
 _FEW_RUNS = 2_000
 _MANY_RUNS = 20_000
 _SMALL_BITSET = 8_192  # bytes
@@ -69,20 +72,20 @@ _REPEATS = 0.8
 
 
 def java_text(payload: bytes) -> str:
-    """The payload as it stands in the commit's metadata."""
+    """The payload as commit metadata."""
     return b64encode(payload).decode("ascii")
 
 
 def java_payload(pattern: Pattern, form: JavaFormat) -> bytes:
-    """Magic byte and body. Raises ValueError when the format cannot hold the pattern."""
+    """Magic byte and body. Raises ValueError if the format cannot represent the pattern."""
     body = run_length_body(pattern, form) if form.runs else _bitset_body(pattern, form)
     return bytes((form.magic,)) + (compress_frame(body) if form.compressed else body)
 
 
 def run_length_body(pattern: Pattern, form: JavaFormat, entries: int | None = None) -> bytes:
-    """The first so many run lengths (all) in big-endian entries of ``form.width`` bytes.
+    """The first ``entries`` run lengths, or all, as big-endian integers of ``form.width`` bytes.
 
-    Raises ValueError when one does not fit, or when they are more than a body may hold.
+    Raises ValueError if one does not fit, or if the body would be too large.
     """
     runs = pattern.runs[:entries]
     if form.width * len(runs) > MAX_BODY_BYTES:
@@ -90,7 +93,7 @@ def run_length_body(pattern: Pattern, form: JavaFormat, entries: int | None = No
     longest = pattern.longest_run if entries is None else max(runs, default=0)
     if longest > form.largest:
         raise ValueError(f"{form.name}: a run of {longest} offsets is longer than {form.largest}")
-    lengths = array("I", runs)  # in half the time that "h" takes
+    lengths = array("I", runs)  # takes half the time of "h"
     if sys.byteorder == "little":
         lengths.byteswap()
     octets = lengths.tobytes()
@@ -110,13 +113,13 @@ def _bitset_body(pattern: Pattern, form: JavaFormat) -> bytes:
 
 
 def smallest_java_payload(pattern: Pattern) -> bytes | None:
-    """The smallest of all eight, None when none can hold the pattern.
+    """The smallest of all eight formats; None if none can represent the pattern.
 
-    Sizes without zstd follow from the number of offsets and of runs. Those with zstd must be made, and most can
-    be seen to lose beforehand: what is sparse loses as a bitset, and where runs are many and short, and the
-    bits have no pattern that zstd finds, run lengths lose. With at most 2,000 runs in a bitset of at most 8 KiB
-    all are made, so there the choice is exact. With up to 20,000 runs a sample decides; beyond, up to 21 bytes may
-    be given away on a regular pattern.
+    Sizes without zstd follow from the number of offsets and of runs. Payloads with zstd must be made, but most can be
+    ruled out beforehand. A sparse pattern is larger as a bitset. Many short runs are larger as run lengths, unless the
+    bits have a pattern that zstd finds. With at most 2,000 runs and a bitset of at most 8 KiB all are made, so the
+    choice is exact. With up to 20,000 runs a sample decides. Beyond that, a regular pattern may take up to 21 bytes
+    more than necessary.
     """
     size, runs = pattern.size, pattern.run_count
     octets = (size + 7) // 8
@@ -139,7 +142,7 @@ def smallest_java_payload(pattern: Pattern) -> bytes | None:
 
 
 def compressed_payloads(pattern: Pattern) -> list[bytes]:
-    """Those with zstd that hold the pattern and may be the smallest."""
+    """The payloads with zstd that can represent the pattern and may be the smallest."""
     size, runs = pattern.size, pattern.run_count
     octets = (size + 7) // 8
     payloads: list[bytes] = []
@@ -153,10 +156,10 @@ def compressed_payloads(pattern: Pattern) -> list[bytes]:
 
 
 def _runs_may_win(pattern: Pattern) -> bool:
-    """Whether run lengths under zstd may come near a bitset: to make them all takes long.
+    """Whether compressed run lengths may be about as small as a bitset; making them all takes long.
 
-    They do where they come near in a sample, the first eighth; and they may where something repeats itself only
-    beyond the sample, in which case the gaps shrink more as a whole than in the sample.
+    They may if they are about as small in a sample, the first eighth. They also may if something repeats only beyond
+    the sample: the gaps then compress better as a whole than in the sample.
     """
     sample = pattern.cut(pattern.last_complete(pattern.base + pattern.size // 8))
     bitset, runs = _those_that_fit(sample, "BitSetV2Compressed", "RunLengthV2Compressed")

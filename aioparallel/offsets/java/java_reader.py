@@ -1,8 +1,8 @@
-"""Reading what the Java library wrote, or what only looks like it.
+"""Decodes maps of the Java library, and rejects similar texts.
 
-Counts in the text are claims: before anything is made from one, it is held against the bytes that are there,
-and the incomplete offsets against MAX_INCOMPLETES. A run of a billion complete offsets is legitimate and costs
-nothing, because only incomplete ones are listed.
+Counts in the text are not trusted. Before they are used, they are compared with the available bytes, and the incomplete
+offsets with MAX_INCOMPLETES. A run of a billion complete offsets is valid and costs nothing, because only incomplete
+offsets are listed.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from aioparallel.offsets.java.java_formats import JAVA_FORMATS, JavaFormat
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES, MAX_OFFSET, OffsetMap
 from aioparallel.offsets.packing import zero_places
 
-__all__ = ["check_incompletes", "decode_java_payload", "decode_java_text"]
+__all__ = ["check_incompletes", "decode_java_payload", "decode_java_text", "highest_offset"]
 
 _BY_MAGIC = {form.magic: form for form in JAVA_FORMATS.values()}
 _KAFKA_STREAMS = (1, 2)
 _BYTE_ARRAY = (ord("L"), 0xEE)
 _MAX_TEXT = (MAX_BODY_BYTES + 8) * 4 // 3
-_PIECE = 4_096  # bytes of a bitset unpacked at a time: memory stays small whatever the bitset's length
+_PIECE = 4_096  # bytes of a bitset unpacked at a time, which bounds the memory
 
-# The places of the zero bits in each byte: what is incomplete in it.
+# The zero bits of each byte: its incomplete offsets.
 _ZEROS = tuple(tuple(bit for bit in range(8) if not octet >> bit & 1) for octet in range(256))
 _NOT_FULL = bytes([1] * 255 + [0])
-_NEGATIVE = bytes(range(128))  # what to delete to see whether a high byte is left
+_NEGATIVE = bytes(range(128))  # deleting these leaves the high bytes of negative numbers
 
 
 def decode_java_text(base: int, text: str) -> OffsetMap:
-    """The map in base64 text. Raises OffsetMapError with the reason for anything else."""
+    """Decode base64 text. Raises OffsetMapError with the reason for any other text."""
     if len(text) > _MAX_TEXT:
         raise OffsetMapError(f"offset map: {len(text)} characters are more than the largest body needs")
-    # Strict mode still lets whole groups of padding through.
+    # Strict mode still accepts whole groups of padding.
     if len(text) % 4 or len(text) - len(text.rstrip("=")) > 2:
         raise OffsetMapError(f"offset map: not base64: {len(text)} characters, or wrongly padded")
     try:
@@ -47,7 +47,7 @@ def decode_java_text(base: int, text: str) -> OffsetMap:
 
 
 def decode_java_payload(base: int, payload: bytes) -> OffsetMap:
-    """The map in magic byte and body. Raises OffsetMapError with the reason for anything else."""
+    """Decode magic byte and body. Raises OffsetMapError with the reason for any other bytes."""
     if not payload:
         raise OffsetMapError("offset map: the payload is empty")
     magic = payload[0]
@@ -67,12 +67,13 @@ def decode_java_payload(base: int, payload: bytes) -> OffsetMap:
 
 
 def check_incompletes(count: int) -> None:
-    """Raises OffsetMapError for more incomplete offsets than a map may list."""
+    """Raise OffsetMapError for more incomplete offsets than a map may list."""
     if count > MAX_INCOMPLETES:
         raise OffsetMapError(f"offset map: {count} incomplete offsets are more than {MAX_INCOMPLETES}")
 
 
-def _highest(base: int, size: int) -> int:
+def highest_offset(base: int, size: int) -> int:
+    """The last of ``size`` offsets from ``base`` on. Raises OffsetMapError beyond int64."""
     highest = base + size - 1
     if highest > MAX_OFFSET:
         raise OffsetMapError(f"offset map: {size} offsets from {base} on go beyond 2**63-1")
@@ -87,14 +88,14 @@ def _read_bitset(base: int, body: bytes, form: JavaFormat) -> OffsetMap:
         raise OffsetMapError(f"offset map: {form.name} counts {size} offsets")
     octets = (size + 7) // 8
     bitset = body[form.width :]
-    # Java's reader takes absent bits as 0. Its writers always end with a spare byte, and the last offset is
-    # complete unless nothing is, so one byte may be absent; where more are, the text was cut.
+    # Java's reader takes missing bits as 0. Its writers add a spare byte, and the last offset is complete unless all
+    # are incomplete. So one byte may be missing. If more are missing, the text was cut.
     if octets > len(bitset) + 1:
         raise OffsetMapError(f"offset map: {form.name} counts {size} offsets and has {len(bitset)} bytes of bits")
     spare = bitset[octets:]
     if spare.count(0) != len(spare):
         raise OffsetMapError(f"offset map: {form.name} has bits set after its {size} offsets")
-    highest = _highest(base, size)
+    highest = highest_offset(base, size)
     bitset = bitset[:octets].ljust(octets, b"\0")
     if size % 8:
         past = 0xFF << size % 8 & 0xFF
@@ -105,7 +106,7 @@ def _read_bitset(base: int, body: bytes, form: JavaFormat) -> OffsetMap:
 
 
 def _zero_places(base: int, bitset: bytes) -> list[int]:
-    """The offsets whose bit is 0, the first bit being that of ``base``."""
+    """The offsets whose bit is 0. The first bit belongs to ``base``."""
     zeros = 8 * len(bitset) - int.from_bytes(bitset, "little").bit_count()
     check_incompletes(zeros)
     if zeros <= len(bitset) // 2:
@@ -114,7 +115,7 @@ def _zero_places(base: int, bitset: bytes) -> list[int]:
     places: list[int] = []
     for at in range(0, len(bitset), _PIECE):
         piece = bitset[at : at + _PIECE]
-        # A digit a bit, the highest first: the one put in front keeps leading zeros, and falls away again.
+        # One digit per bit, highest first. The extra byte in front preserves leading zeros, and is sliced off again.
         digits = format(int.from_bytes(piece + b"\1", "little"), "b")[:0:-1]
         places += zero_places(base + 8 * at, digits.encode())
     return places
@@ -133,12 +134,12 @@ def _read_runs(base: int, body: bytes, form: JavaFormat) -> OffsetMap:
     incomplete, complete = entries[0::2], entries[1::2]
     total = sum(incomplete)
     check_incompletes(total)
-    highest = _highest(base, total + sum(complete))
+    highest = highest_offset(base, total + sum(complete))
     if len(complete) < len(incomplete):
         complete.append(0)
     ends = accumulate(map(int.__add__, incomplete, complete), initial=base)
     if total == len(incomplete) == incomplete.count(1):
         return OffsetMap(base, highest, tuple(ends)[:-1])
-    # Starts of the incomplete runs; an empty one, where base is complete, yields nothing.
+    # Starts of the incomplete runs. The empty run before a complete base yields nothing.
     runs = (range(start, start + length) for start, length in zip(ends, incomplete, strict=False))
     return OffsetMap(base, highest, tuple(chain.from_iterable(runs)))

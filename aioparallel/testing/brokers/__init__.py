@@ -1,14 +1,15 @@
-"""Brokers to test with, each a process or a library of its own; none of them needs the others.
+"""Brokers for tests. Each is a separate process or library, and none needs the others.
 
 ::
 
-    broker.py             what each of them offers
-    choice.py             the most real one that this machine can start
+    broker.py             the interface of all brokers
+    choice.py             chooses the most realistic broker that this machine can run
     embedded.py           librdkafka's mock cluster in this process         librdkafka.py   its functions
     docker.py             Apache Kafka's image
     local.py              Apache Kafka as JVM processes: LocalKafka
-    kafka_nodes.py        its nodes together                                kafka_node.py   one of them
-    server_properties.py  how they are configured
-    secured.py            listeners with TLS and logins             certificates.py   made on the spot
-    readiness.py          free ports, and whether a broker answers          cluster_view.py what it knows of its cluster
+    kafka_nodes.py        the nodes of a cluster                            kafka_node.py   one node
+    class_archive.py      an archive of Kafka's classes, for faster starts
+    server_properties.py  the configuration of brokers
+    secured.py            listeners with TLS and logins                     certificates.py made on demand
+    readiness.py          free ports, and whether a broker answers          cluster_view.py a broker's metadata
 """

@@ -1,10 +1,10 @@
-"""What every broker for tests and demos offers.
+"""The interface of all brokers for tests and demos.
 
 =================  ==========================================  ======================================
 broker             is                                          needs
 =================  ==========================================  ======================================
 EmbeddedBroker     librdkafka's mock cluster, in this process  the ``confluent-kafka`` wheel
-LocalKafka         Apache Kafka in a JVM process of its own    Java 17, and Maven the first time
+LocalKafka         Apache Kafka in a JVM process               Java 17, and Maven the first time
 DockerKafka        Apache Kafka's official image               a Docker engine, ``testcontainers``
 =================  ==========================================  ======================================
 """
@@ -20,16 +20,16 @@ from typing import ClassVar, Final, Self
 __all__ = ["TOPIC_TIMEOUT", "Broker"]
 
 TOPIC_TIMEOUT: Final = 30.0
-"""Seconds within which a new topic's partitions must all have a leader."""
+"""Seconds for all partitions of a new topic to get a leader."""
 
 _GIVE_UP_AGAIN: Final = 0.1
 
 
 class Broker(abc.ABC):
-    """A Kafka broker started for a test or a demo: a context manager, plain or ``async``.
+    """A Kafka broker for a test or demo: a context manager, synchronous or asynchronous.
 
-    ``start`` and ``stop`` block (an EmbeddedBroker for milliseconds, a JVM for seconds) and may be called from any
-    thread; inside a running event loop use ``async with``, or ``asyncio.to_thread``.
+    ``start`` and ``stop`` block (an EmbeddedBroker for milliseconds, a JVM for seconds), and may be called from any
+    thread. In a running event loop use ``async with``, or ``asyncio.to_thread``.
     """
 
     kind: ClassVar[str]
@@ -38,26 +38,26 @@ class Broker(abc.ABC):
     @property
     @abc.abstractmethod
     def bootstrap_servers(self) -> str:
-        """``host:port``, as Kafka clients take it. Raises BrokerStartError when not started."""
+        """``host:port`` for Kafka clients. Raises BrokerStartError if the broker is not started."""
 
     @abc.abstractmethod
     def start(self) -> None:
-        """Start and wait until it answers. Raises BrokerStartError. Nothing happens if it was started."""
+        """Start the broker and wait until it answers. Does nothing if it is running. Raises BrokerStartError."""
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """End it and remove all it kept. May be called again, and without ``start``."""
+        """End the broker and delete its data. May be called again, and without ``start``."""
 
     @abc.abstractmethod
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
         """Create a topic and wait until each of its partitions has a leader.
 
-        ``configs`` are Kafka's topic configs, as in ``{"cleanup.policy": "compact"}``. Raises ClientError when the
-        broker refuses, as when the topic exists, and TimeoutError.
+        ``configs``: Kafka's topic configs, such as ``{"cleanup.policy": "compact"}``. Raises ClientError if the broker
+        refuses, for example because the topic exists, and TimeoutError.
         """
 
-    def give_up_starting(self) -> None:  # noqa: B027 - most start at once
-        """Make a ``start`` that another thread waits for end soon, with BrokerStartError; called until it has."""
+    def give_up_starting(self) -> None:  # noqa: B027 - most brokers start at once
+        """Make a ``start`` in another thread fail soon, with BrokerStartError. Called repeatedly until it has."""
 
     def __enter__(self) -> Self:
         self.start()
@@ -73,7 +73,7 @@ class Broker(abc.ABC):
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # The thread goes on; let it end before stopping what it starts.
+            # The thread continues. Wait for its end before stopping what it starts.
             while not starting.done():
                 await asyncio.to_thread(self.give_up_starting)
                 await asyncio.wait([starting], timeout=_GIVE_UP_AGAIN)

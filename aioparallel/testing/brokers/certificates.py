@@ -1,4 +1,4 @@
-"""An authority, and certificates of it, made on the spot: for tests and for nothing else."""
+"""A certificate authority for tests, and certificates that it signs."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from aioparallel.errors import BrokerStartError
 __all__ = ["TestAuthority"]
 
 _DAYS: Final = 30
-"""That a certificate is good for."""
+"""Validity of a certificate in days."""
 
 
 class TestAuthority:
-    """Signs certificates; keeps all files in one directory, keys too. Needs ``trustme``."""
+    """Signs certificates, and keeps all files, including keys, in one directory. Needs ``trustme``."""
 
-    __test__ = False  # for pytest
+    __test__ = False  # not a test, for pytest
 
     def __init__(self, directory: Path) -> None:
         try:
@@ -30,7 +30,7 @@ class TestAuthority:
         self._directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.ca_file = directory / "ca.pem"
-        """Its own certificate: what others are to trust."""
+        """Its own certificate, for others to trust."""
         self._authority.cert_pem.write_to_path(str(self.ca_file))
 
     def issue(
@@ -42,8 +42,8 @@ class TestAuthority:
         ended: bool = False,
         lasts: float = _DAYS * 86_400.0,
     ) -> Path:
-        """A certificate and its key in one file, as Kafka and Python take them: for ``hosts``, or a client's for
-        ``name``. ``ended``: it was good until yesterday. ``lasts``: for so many seconds from now on it is good."""
+        """Issue a certificate for ``hosts``, or a client certificate for ``name``. Returns a file with the certificate
+        and its key, for Kafka and Python. ``ended``: it expired yesterday. ``lasts``: its validity in seconds."""
         now = dt.datetime.now(dt.UTC)
         issued = self._authority.issue_cert(
             *(hosts or ("client.invalid",)),
@@ -59,7 +59,7 @@ class TestAuthority:
 
 
 def _pkcs8(key: bytes, password: str | None) -> bytes:
-    """The form that Java reads."""
+    """The key in the format that Java reads."""
     from cryptography.hazmat.primitives import serialization as forms  # noqa: PLC0415 - trustme brings it
 
     hiding = forms.NoEncryption() if password is None else forms.BestAvailableEncryption(password.encode())

@@ -1,4 +1,4 @@
-"""Which broker to take on this machine."""
+"""Chooses a broker for this machine."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ Preference = Literal["auto", "local", "docker", "embedded"]
 
 
 class BrokerChoice(NamedTuple):
-    """A broker, not started yet, and a sentence on why this one."""
+    """A broker that is not started yet, and the reason for the choice."""
 
     broker: Broker
     reason: str
 
 
 def choose_broker(preference: Preference = "auto") -> BrokerChoice:
-    """The broker asked for, or with ``"auto"`` the most real one this machine can start.
+    """The requested broker, or with ``"auto"`` the most realistic one that this machine can run.
 
-    ``"auto"``: LocalKafka where there is Java and the jars are cached or Maven can fetch them; else DockerKafka where
-    a Docker engine answers; else EmbeddedBroker. Takes up to a second (it runs ``java -version`` and checks the jars).
-    Raises ConfigurationError for another preference; starting may still raise BrokerStartError.
+    ``"auto"``: LocalKafka if there is Java and the jars are cached or Maven can fetch them, else DockerKafka if a
+    Docker engine answers, else EmbeddedBroker. Takes up to a second, to run ``java -version`` and check the jars.
+    Raises ConfigurationError for another preference. Starting may still raise BrokerStartError.
     """
     if preference == "local":
         return BrokerChoice(LocalKafka(), "asked for")

@@ -1,9 +1,9 @@
-"""Kafka's classes as Java has read, checked and laid them out once, in a file beside the jars: a broker that finds it
-starts with half the CPU (measured with one broker and its storage formatted: 2.8 s in place of 5.1 s, on two cores).
+"""An archive of Kafka's loaded classes, in a file next to the jars. With it a broker starts with half the CPU time:
+2.8 s instead of 5.1 s for one broker including the formatting of its storage, measured on two cores.
 
-It is Java's dynamic archive of class data (JEP 350), of one Java and of these very jars. Java itself looks whether it
-fits, and does without one that does not. It is made where somebody asks for it (``python -m
-aioparallel.testing.local_kafka --prepare``), for that takes as long as three starts.
+It is Java's dynamic class data archive (JEP 350), for one Java and these jars. Java checks it, and ignores one that
+does not fit. Making it takes as long as three starts, so it is made only on request (``python -m
+aioparallel.testing.local_kafka --prepare``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ __all__ = ["find_archive", "prepare"]
 _HEAP: Final = "256m"
 _START_TIMEOUT: Final = 60.0
 _WRITE_TIMEOUT: Final = 120.0
-"""Seconds for a broker to end and its archive to be written: a few, and many on a busy machine."""
+"""Seconds for a broker to end and write its archive: usually a few, many on a busy machine."""
 
 
 def find_archive(java: JavaRuntime, jars: Path) -> Path | None:
-    """That of this Java and these jars; None where none was made, or jars have been fetched since."""
+    """The archive for this Java and these jars. None if there is none, or the jars are newer."""
     archive = _place(java, jars)
     try:
         newest = max(jar.stat().st_mtime_ns for jar in jars.glob("*.jar"))
@@ -40,10 +40,10 @@ def find_archive(java: JavaRuntime, jars: Path) -> Path | None:
 
 
 def prepare(report: Callable[[str], None]) -> Path:
-    """Fetch the jars where need be, and make the archive where there is none; the directory of the jars.
+    """Fetch the jars and make the archive, unless they exist. Returns the directory of the jars.
 
-    A Java that writes no archive is told of, and brokers start without. Raises what the fetch of the jars, and the
-    start of a broker, raise.
+    Reports it if this Java writes no archive; brokers then start without. Raises what fetching the jars and starting a
+    broker raise.
     """
     java, jars = find_java(), KAFKA.fetch(report)
     if find_archive(java, jars) is None:
@@ -54,13 +54,13 @@ def prepare(report: Callable[[str], None]) -> Path:
 
 
 def _write(program: KafkaProgram, archive: Path) -> bool:
-    """Run a broker that writes it when it ends; whether it has."""
+    """Run a broker that writes the archive when it ends. Returns whether it has."""
     fresh = archive.with_name(f"{archive.name}.{os.getpid()}")
     nodes = KafkaNodes(1, program._replace(archive_to=fresh), _HEAP, broker_properties(1))
     try:
         nodes.start(_START_TIMEOUT)
         nodes.brokers[1].stop_cleanly(_WRITE_TIMEOUT)
-        fresh.replace(archive)  # at once: who starts meanwhile finds all of it, or nothing
+        fresh.replace(archive)  # atomic, so that others see the whole file or none
     except (OSError, BrokerStartError):
         return False
     finally:
@@ -70,7 +70,7 @@ def _write(program: KafkaProgram, archive: Path) -> bool:
 
 
 def _place(java: JavaRuntime, jars: Path) -> Path:
-    """Another Java, or another version of it in the same place, has another archive."""
+    """The path of the archive, which depends on the Java executable and its version."""
     executable = java.executable.resolve()
     about = f"{executable} {executable.stat().st_mtime_ns}"
     return jars.with_name(f"{jars.name}-java-{hashlib.sha256(about.encode()).hexdigest()[:12]}.jsa")

@@ -1,6 +1,6 @@
-"""What a broker knows of its cluster: asked with a Metadata request, of that broker alone, and without a client.
+"""A broker's view of its cluster, from a Metadata request to that broker alone.
 
-A client asks any broker it likes, and waits 40 s for one that hangs.
+A client would choose any broker, and wait 40 s for one that hangs.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ __all__ = ["PartitionView", "View", "ask"]
 
 _METADATA: Final = 3
 _VERSION: Final = 7
-"""The last version with fixed-width fields but two, and the first with leader epochs (Kafka protocol guide)."""
+"""The last version with almost only fixed-width fields, and the first with leader epochs (Kafka protocol guide)."""
 _CORRELATION_ID: Final = 11
 
 T = TypeVar("T")
 
 
 class PartitionView(NamedTuple):
-    """A partition, as a broker sees it. Brokers are named by number (Kafka's ``node.id``)."""
+    """A partition as a broker sees it. Brokers are identified by Kafka's ``node.id``."""
 
     leader: int
-    """-1 for none."""
+    """-1 if there is none."""
     leader_epoch: int
-    """Higher is newer."""
+    """A higher epoch is newer."""
     replicas: frozenset[int]
     in_sync: frozenset[int]
 
 
 class View(NamedTuple):
-    """A cluster, as a broker sees it."""
+    """A cluster as a broker sees it."""
 
     brokers: frozenset[int]
-    """Those that live, by number."""
+    """The numbers of the live brokers."""
     partitions: dict[int, PartitionView]
-    """Those of the topic asked for; empty where the broker does not know it."""
+    """The partitions of the requested topic; empty if the broker does not know it."""
 
 
 def ask(host: str, port: int, topic: str | None = None, *, timeout: float) -> View:
-    """Ask one broker for its cluster, and for a topic of it.
+    """Request the cluster's metadata, and that of a topic, from one broker.
 
-    Raises OSError when it does not answer within ``timeout`` seconds for each step, or with less than a whole answer.
+    Raises OSError if a step takes more than ``timeout`` seconds, or if the answer is incomplete.
     """
     topics = b"" if topic is None else struct.pack(">h", len(topic.encode())) + topic.encode()
     body = struct.pack(">i", topic is not None) + topics + struct.pack(">?", False)
@@ -56,7 +56,7 @@ def ask(host: str, port: int, topic: str | None = None, *, timeout: float) -> Vi
     try:
         return _view(_Reader(answer))
     except struct.error as error:
-        raise ConnectionError(f"the broker at {host}:{port} answered something else than metadata") from error
+        raise ConnectionError(f"the broker at {host}:{port} did not answer with metadata") from error
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
@@ -64,13 +64,13 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     while len(received) < size:
         data = connection.recv(size - len(received))
         if not data:
-            raise ConnectionError("the broker closed the connection before it had answered")
+            raise ConnectionError("the broker closed the connection before it answered")
         received += data
     return received
 
 
 class _Reader:
-    """Reads the fields of a response one after the other."""
+    """Reads the fields of a response in order."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -111,7 +111,7 @@ def _view(reader: _Reader) -> View:
         return number, PartitionView(leader, epoch, replicas, in_sync)
 
     def topic() -> dict[int, PartitionView]:
-        reader.numbers("h")  # the error: there are no partitions then
+        reader.numbers("h")  # the error code; there are no partitions in that case
         reader.text()
         reader.numbers("b")
         return dict(reader.array(partition))

@@ -23,9 +23,9 @@ _CONTROLLER_PORT: Final = 9093
 
 
 def docker_available() -> bool:
-    """Whether testcontainers is installed and a Docker engine answers. At most about 2 s; never raises."""
+    """Whether testcontainers is installed and a Docker engine answers. Takes up to 2 s. Never raises."""
     try:
-        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - not installed for all
+        from testcontainers.core.docker_client import DockerClient  # noqa: PLC0415 - optional
 
         client = DockerClient(timeout=_ENGINE_TIMEOUT).client
         try:
@@ -37,7 +37,7 @@ def docker_available() -> bool:
 
 
 class _Container(Protocol):
-    """The part of testcontainers' DockerContainer used here."""
+    """The part of testcontainers' DockerContainer that is used."""
 
     def with_bind_ports(self, container: int, host: int) -> _Container: ...
     def with_env(self, key: str, value: str) -> _Container: ...
@@ -50,10 +50,11 @@ class _Container(Protocol):
 class DockerKafka(Broker):
     """Apache Kafka in a container.
 
-    ``server_properties``: broker properties over those of :mod:`~aioparallel.testing.brokers.server_properties`, as in
-    ``{"offset.metadata.max.bytes": "512"}``. ``start_timeout``: seconds within which it must answer once the container
-    runs. The container goes with ``stop``, and with this process (testcontainers' own reaper). A free port is looked
-    for on this machine, so the Docker engine should run here, too.
+    ``server_properties``: broker properties that override those of
+    :mod:`~aioparallel.testing.brokers.server_properties`, such as ``{"offset.metadata.max.bytes": "512"}``.
+    ``start_timeout``: seconds for the broker to answer after the container runs. The container is removed by ``stop``,
+    and when this process ends (by testcontainers' reaper). It uses a free port of this machine, so the Docker engine
+    should run here as well.
     """
 
     kind: ClassVar[str] = "docker"
@@ -69,17 +70,17 @@ class DockerKafka(Broker):
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port`` as this process reaches it."""
+        """``host:port`` for this process."""
         if self._container is None:
             raise BrokerStartError("the Kafka container is not running; call start() first")
         return "{}:{}".format(*self._address)
 
     def start(self) -> None:
-        """Pull the image where need be, start the container, and wait until the broker answers."""
+        """Pull the image if necessary, start the container, and wait until the broker answers."""
         if self._container is not None:
             return
         try:
-            from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - not installed for all
+            from testcontainers.core.container import DockerContainer  # noqa: PLC0415 - optional
         except ImportError as error:
             raise BrokerStartError("Kafka in Docker needs testcontainers; run: pip install testcontainers") from error
         try:
@@ -91,7 +92,7 @@ class DockerKafka(Broker):
             self._container = container
             container.start()
         except Exception as error:
-            # docker's, requests' and testcontainers' exceptions share no base.
+            # The exceptions of docker, requests and testcontainers have no common base.
             self.stop()
             raise BrokerStartError(f"the image {IMAGE} could not be started: {error}") from error
         self._wait_until_ready(container)
@@ -123,6 +124,6 @@ class DockerKafka(Broker):
                 self.stop()
                 raise BrokerStartError(
                     f"{IMAGE} did not answer at {self._address[0]}:{self._address[1]} within "
-                    f"{self._start_timeout:g} s. It said:\n" + "\n".join(output.splitlines()[-20:])
+                    f"{self._start_timeout:g} s. Its output:\n" + "\n".join(output.splitlines()[-20:])
                 )
             time.sleep(0.1)

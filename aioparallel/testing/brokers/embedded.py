@@ -15,16 +15,16 @@ __all__ = ["EmbeddedBroker"]
 
 
 class EmbeddedBroker(Broker):
-    """One broker for demos and quick tests. Other processes reach it as well; it ends with this process.
+    """One broker for demos and quick tests. Other processes can connect to it. It ends with this process.
 
-    It works on native threads, so a busy event loop does not slow it down. What it is not:
+    It has native threads, so a busy event loop does not slow it down. Its limits:
 
-    * One member a group. A member that replaces a killed one waits until the killed one's session times out; two
-      living members of one group do not balance reliably.
-    * Each partition keeps its newest 5 MiB or 100,000 batches; older ones go silently.
-    * A client that asks for a topic which does not exist makes one, with 4 partitions.
+    * One member per group. A member that replaces a killed one waits until the killed one's session times out. Two live
+      members of a group do not balance reliably.
+    * Each partition keeps its newest 5 MiB or 100,000 batches. Older ones are deleted silently.
+    * A client that requests a missing topic creates it, with 4 partitions.
     * Offsets sent with a transaction are ignored. Commit metadata has no limit (a real broker's is 4096 characters).
-    * It checks neither checksums nor codecs, and knows no topic configs, deletions, permissions or quotas.
+    * It checks neither checksums nor codecs, and has no topic configs, deletions, permissions or quotas.
     """
 
     kind: ClassVar[str] = "embedded"
@@ -43,21 +43,21 @@ class EmbeddedBroker(Broker):
         return self._running().bootstrap_servers
 
     def start(self) -> None:
-        """Start it: a few milliseconds. Raises BrokerStartError without ``confluent-kafka``."""
+        """Start the broker, in a few milliseconds. Raises BrokerStartError without ``confluent-kafka``."""
         if self._cluster is None:
             self._cluster = MockCluster()
             self._owner = os.getpid()
             atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End it; its topics are gone."""
+        """End the broker. Its topics are lost."""
         cluster, self._cluster = self._cluster, None
         atexit.unregister(self.stop)
-        if cluster is not None and os.getpid() == self._owner:  # a forked child has not its threads
+        if cluster is not None and os.getpid() == self._owner:  # a forked child does not have its threads
             cluster.close()
 
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic, empty, at once. Raises ClientError, as when it exists; takes no ``configs``."""
+        """Create an empty topic at once. Raises ClientError, for example if it exists. Does not support ``configs``."""
         if configs:
             raise ConfigurationError(
                 "configs", dict(configs), "the embedded broker has no topic configs; use LocalKafka"
@@ -68,13 +68,13 @@ class EmbeddedBroker(Broker):
             )
 
     def set_round_trip_time(self, seconds: float) -> None:
-        """Answer each request that much later, as a broker far away does. Precision: a millisecond."""
+        """Delay each answer by this time, as a distant broker does. Precision: a millisecond."""
         if not 0 <= seconds <= 60:
             raise ConfigurationError("seconds", seconds, "a round trip takes 0 to 60 seconds")
         self._done(self._running().set_round_trip_time(round(seconds * 1000)))
 
     def stop_broker(self) -> None:
-        """Close all connections and refuse new ones; topics and groups are kept for ``start_broker``."""
+        """Close all connections and refuse new ones. Topics and groups are kept for ``start_broker``."""
         self._done(self._running().set_down())
 
     def start_broker(self) -> None:

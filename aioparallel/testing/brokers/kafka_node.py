@@ -1,4 +1,4 @@
-"""One Kafka process: a broker, a controller, or both, with a directory and a log of its own."""
+"""One Kafka process: a broker, a controller, or both, with its own directory and log."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class KafkaProgram(NamedTuple):
     java: JavaRuntime
     jars: Path
     compile_once: bool
-    """Java does not compile what runs often a second time, better: see ``LocalKafka``."""
+    """Compile code only once, quickly, and not again with more optimisation: see ``LocalKafka``."""
     archive: Path | None = None
-    """Java's archive of the classes: see :mod:`~aioparallel.testing.brokers.class_archive`."""
+    """The archive of Kafka's classes: see :mod:`~aioparallel.testing.brokers.class_archive`."""
     archive_to: Path | None = None
-    """Where a broker that ends writes one."""
+    """Where to write an archive when the broker ends."""
 
     def command(self, heap: str, *arguments: str) -> list[str]:
-        """A command line: main class and its arguments; ``heap`` as Java's ``-Xmx`` takes it."""
+        """A command line from the main class and its arguments. ``heap``: in the format of Java's ``-Xmx``."""
         options = (
             f"-Xmx{heap}",
             "-XX:+UseSerialGC",
             *(["-XX:TieredStopAtLevel=1"] if self.compile_once else []),
             *([f"-XX:SharedArchiveFile={self.archive}"] if self.archive else []),
             *([f"-XX:ArchiveClassesAtExit={self.archive_to}"] if self.archive_to else []),
-            "-Xlog:cds*=off",  # an archive that does not fit is no news
+            "-Xlog:cds*=off",  # no message about an archive that does not fit
             "-XX:+ExitOnOutOfMemoryError",
-            "-XX:-UsePerfData",  # its file in the temporary directory would stay after a SIGKILL
+            "-XX:-UsePerfData",  # after a SIGKILL its file would stay in the temporary directory
             "-Djava.awt.headless=true",
             "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
         )
@@ -56,11 +56,11 @@ class KafkaProgram(NamedTuple):
 
 
 class KafkaNode:
-    """A Kafka process that ends, with its data, when this process ends in whatever way.
+    """A Kafka process that ends, with its data, when this process ends in any way.
 
-    ``name``: as messages call it. ``node_id``: Kafka's ``node.id``. ``program``: what it runs. ``heap``: its largest
-    heap, as in ``"256m"``. ``port``: where it listens, a broker to its clients.
-    ``paused``: :meth:`pause` was called and the process neither resumed nor started anew since.
+    ``name``: its name in messages. ``node_id``: Kafka's ``node.id``. ``program``: what it runs. ``heap``: its largest
+    heap, such as ``"256m"``. ``port``: where it listens; for a broker, where its clients connect.
+    ``paused``: whether :meth:`pause` was called, and the process was not resumed or restarted since.
     """
 
     def __init__(self, name: str, node_id: int, program: KafkaProgram, heap: str) -> None:
@@ -80,39 +80,39 @@ class KafkaNode:
 
     @property
     def address(self) -> str:
-        """``host:port`` of where it listens."""
+        """Its ``host:port``."""
         return f"{HOST}:{self.port}"
 
     @property
     def directory(self) -> Path:
-        """Where it keeps everything."""
+        """The directory of all its files."""
         return self._process.directory
 
     def write_properties(self, properties: Mapping[str, str]) -> None:
-        """Write its configuration; directories are added."""
+        """Write its configuration, with the data directory added."""
         lines = [f"{name}={value}\n" for name, value in properties.items()]
         lines.append(f"log.dirs={self._data}\n")
         (self.directory / "server.properties").write_text("".join(lines))
 
     def format(self) -> None:
-        """Prepare its data directory as a controller needs it: with the cluster's first metadata. About a second."""
+        """Format its data directory for a controller, with the cluster's first metadata. Takes about a second."""
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", "server.properties")
-        once = self.program._replace(compile_once=True, archive_to=None)  # it ends before better code would pay
+        once = self.program._replace(compile_once=True, archive_to=None)  # too short to benefit from optimised code
         self._process.run(once.command(self._heap, "kafka.tools.StorageTool", *arguments), self._log)
         code = self._process.wait(_FORMAT_TIMEOUT)
         if code != 0:
             raise BrokerStartError(
-                f"Apache Kafka's storage could not be formatted (exit code {code}, {self.program.java}). It said:\n"
+                f"Apache Kafka's storage could not be formatted (exit code {code}, {self.program.java}). Its output:\n"
                 f"{self.log_tail()}"
             )
 
     def format_as_broker(self) -> None:
-        """Prepare its data directory as a broker without the controller's role needs it: at once, without a JVM.
+        """Format its data directory for a broker that is not a controller: at once, without a JVM.
 
-        The file is that of ``kafka.tools.StorageTool`` (KIP-631, KIP-858).
+        Writes the same file as ``kafka.tools.StorageTool`` (KIP-631, KIP-858).
         """
         directory_id = base64.urlsafe_b64encode(os.urandom(16)).decode().rstrip("=")
-        if directory_id.startswith("-"):  # Kafka makes none of these: a command line would take it for an option
+        if directory_id.startswith("-"):  # excluded by Kafka, because it looks like an option on a command line
             directory_id = "A" + directory_id[1:]
         self._data.mkdir()
         (self._data / "meta.properties").write_text(
@@ -120,30 +120,30 @@ class KafkaNode:
         )
 
     def run(self) -> None:
-        """Start the process; it is not ready yet."""
+        """Start the process. It is not ready yet."""
         self.paused = False
         self._process.run(self.program.command(self._heap, "kafka.Kafka", "server.properties"), self._log)
 
     def exit_code(self) -> int | None:
-        """None while it runs; a negative number is the signal that ended it."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._process.exit_code()
 
     def outage(self) -> str | None:
-        """Why it answers nobody, as in "was killed"; None where it should."""
+        """Why the node does not answer, such as "was killed"; None if it should answer."""
         code = self.exit_code()
         if code is not None:
             return "was killed" if code == -signal.SIGKILL else f"has ended with code {code}"
         return "is paused" if self.paused else None
 
     def kill(self) -> None:
-        """End it as a power cut would (SIGKILL). Returns when it has ended."""
+        """Kill the process as a power cut would (SIGKILL), and wait for its end."""
         self._process.signal(signal.SIGKILL)
         if self._process.wait(_KILL_TIMEOUT) is None:
             raise BrokerStartError(f"{self} did not end within {_KILL_TIMEOUT:g} s")
         self.paused = False
 
     def stop_cleanly(self, timeout: float = _CLEAN_STOP_TIMEOUT) -> None:
-        """Ask it to end (SIGTERM), paused or not; kill it if it does not within ``timeout`` seconds."""
+        """End the process with SIGTERM, even if it is paused. Kill it after ``timeout`` seconds."""
         if self.exit_code() is not None:
             return
         self.resume()
@@ -152,13 +152,13 @@ class KafkaNode:
             self.kill()
 
     def pause(self) -> None:
-        """Let it hang (SIGSTOP). Returns when every thread of it stands still. Raises BrokerStartError where it does
-        not run."""
+        """Make the process hang (SIGSTOP), and wait until all its threads have stopped. Raises BrokerStartError if it
+        does not run."""
         if (outage := self.outage()) is not None and not self.paused:
             raise BrokerStartError(f"{self} {outage}, so it cannot be paused; restart it")
         self._process.signal(signal.SIGSTOP)
         self.paused = True
-        # The signal is sent, but a thread on another core may run on for a moment, and answer a request.
+        # A thread on another core may continue for a moment after the signal, and answer a request.
         deadline = time.monotonic() + _PAUSE_TIMEOUT
         while self.pid is not None and not _has_stopped(self.pid):
             if time.monotonic() > deadline:
@@ -166,16 +166,16 @@ class KafkaNode:
             time.sleep(0.001)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let a paused process continue."""
         self._process.signal(signal.SIGCONT)
         self.paused = False
 
     def close(self) -> None:
-        """End it at once and remove its data."""
+        """End the process at once and delete its data."""
         self._process.close()
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines that it wrote (warnings and errors)."""
+        """The last lines of its output (warnings and errors)."""
         try:
             written = self._log.read_text(errors="replace")
         except OSError:
@@ -183,7 +183,7 @@ class KafkaNode:
         return "\n".join(written.splitlines()[-lines:])
 
     def lost_its_port(self) -> bool:
-        """Whether it ended because somebody else had taken a port of its own."""
+        """Whether it ended because another process has taken one of its ports."""
         return self.exit_code() is not None and any(sign in self.log_tail(200) for sign in _PORT_TAKEN)
 
     def __str__(self) -> str:
@@ -195,14 +195,14 @@ class KafkaNode:
 
 
 def _has_stopped(pid: int) -> bool:
-    """Whether every thread of a process that got SIGSTOP stands still."""
+    """Whether all threads of a process that got SIGSTOP have stopped."""
     threads = Path(f"/proc/{pid}/task")
     if threads.is_dir():
         try:
-            # The state stands behind the name, which is in parentheses and may hold anything.
+            # The state follows the name, which is in parentheses and may contain any character.
             states = [(thread / "stat").read_text().rpartition(")")[2].split()[0] for thread in threads.iterdir()]
         except OSError:
-            return False  # a thread has just ended, so not all of them stand still
+            return False  # a thread has just ended, so not all are stopped
         return all(state == "T" for state in states)
     state = subprocess.run(["ps", "-o", "state=", "-p", str(pid)], capture_output=True, text=True, check=False)
     return state.stdout.strip().startswith("T")

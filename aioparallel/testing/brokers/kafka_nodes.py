@@ -1,4 +1,4 @@
-"""The processes of one Kafka cluster: laid out, formatted, started together and waited for."""
+"""The processes of one Kafka cluster: configures, formats and starts them, and waits until they are ready."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ __all__ = ["KafkaNodes"]
 logger = logging.getLogger(__name__)
 
 _CONTROLLER_ID: Final = 100
-"""Of a controller that is a process of its own; brokers are numbered from 1."""
+"""Node id of a separate controller; brokers are numbered from 1."""
 _CONTROLLER_HEAP: Final = "128m"
 _POLL_INTERVAL: Final = 0.05
 _ASK_TIMEOUT: Final = 1.0
-"""Seconds that one broker gets to say what it knows; a living one takes a few milliseconds."""
+"""Seconds for one broker's metadata answer; a live broker takes a few milliseconds."""
 _PORT_ATTEMPTS: Final = 3
 
 
 class KafkaNodes:
-    """The nodes of a cluster. One broker is its own controller; several have one beside them, in a process of its own.
+    """The nodes of a cluster. A single broker is its own controller; several brokers have a separate controller
+    process.
 
     ``brokers``: the broker nodes by number, from 1.
-    ``properties``: Kafka's, for every node; roles, listeners and directories are added. ``port``: of the first broker,
-    those of the others follow it; None: free ones. ``secured``: more listeners, on free ports.
+    ``properties``: Kafka properties for all nodes; roles, listeners and directories are added. ``port``: the first
+    broker's port, followed by those of the others; None: free ports. ``secured``: more listeners, on free ports.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class KafkaNodes:
         yield from self.brokers.values()
 
     def start(self, timeout: float) -> None:
-        """Format and run all of them, and wait up to ``timeout`` seconds until every broker is ready."""
+        """Format and start all nodes, and wait up to ``timeout`` seconds until every broker is ready."""
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._write_properties()
             if attempt == 1:
@@ -77,7 +78,7 @@ class KafkaNodes:
             try:
                 self.wait_until_ready(self.brokers.values(), timeout)
             except BrokerStartError:
-                # A free port may be taken by somebody else before the JVM listens on it.
+                # Another process may take a free port before the JVM listens on it.
                 if attempt == _PORT_ATTEMPTS or self._port or not any(node.lost_its_port() for node in self):
                     raise
                 logger.info("A port was taken, trying others", extra={"action": "restart_local_kafka"})
@@ -87,12 +88,12 @@ class KafkaNodes:
             return
 
     def close(self) -> None:
-        """End all of them at once and remove their data."""
+        """End all nodes at once and delete their data."""
         for node in self:
             node.close()
 
     def wait_until_ready(self, nodes: Collection[KafkaNode], timeout: float) -> None:
-        """Wait until each of these brokers answers and, where there are several, knows that all of these are back."""
+        """Wait until each of these brokers answers and, if there are several, knows that all of them are up."""
         deadline = time.monotonic() + timeout
         needed = [node for node in self if node in nodes or node is self._controller]
         for node in nodes:
@@ -103,7 +104,7 @@ class KafkaNodes:
                     culprit = ended or node
                     raise BrokerStartError(
                         f"Apache Kafka {KAFKA_VERSION} ({culprit.name}) at {culprit.address} {what} (waited up to "
-                        f"{timeout:g} s; {culprit.program.java}). It said:\n{culprit.log_tail()}"
+                        f"{timeout:g} s; {culprit.program.java}). Its output:\n{culprit.log_tail()}"
                     )
                 time.sleep(_POLL_INTERVAL)
 
@@ -114,7 +115,7 @@ class KafkaNodes:
         return view is not None and expected <= view.brokers
 
     def view(self, node: KafkaNode, topic: str | None = None) -> View | None:
-        """What this broker knows of the cluster and of a topic; None when it does not answer within a second."""
+        """This broker's view of the cluster and a topic; None if it does not answer within a second."""
         try:
             return ask(HOST, node.port, topic, timeout=_ASK_TIMEOUT)
         except OSError:

@@ -1,7 +1,7 @@
-"""librdkafka's mock cluster, reached through ctypes on the library inside the ``confluent-kafka`` wheel.
+"""librdkafka's mock cluster, called through ctypes in the library of the ``confluent-kafka`` wheel.
 
-The functions are those of librdkafka's ``rdkafka_mock.h`` (test interface, outside its ABI promise); what one of
-them lacks is found when the library is bound, not in the middle of a test.
+The functions are those of librdkafka's ``rdkafka_mock.h``, a test interface outside of its ABI promise. A missing
+function is detected when the library is loaded, not in the middle of a test.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ __all__ = ["MockCluster"]
 
 _INSTALL: Final = "run: pip install --upgrade 'aioparallel[testing]'"
 _PRODUCER: Final = 0
-"""``RD_KAFKA_PRODUCER``: the handle that carries the mock cluster must be one or the other."""
+"""``RD_KAFKA_PRODUCER``: the type of the handle that owns the mock cluster, which must be a producer or consumer."""
 _BROKER: Final = 1
-"""The mock cluster numbers its brokers from 1; ours has one."""
+"""The mock cluster numbers its brokers from 1; this one has one."""
 
 _INT: Final = ctypes.c_int
 _POINTER: Final = ctypes.c_void_p
@@ -45,15 +45,15 @@ _SIGNATURES: Final[dict[str, tuple[type | None, list[type]]]] = {
 
 
 class MockCluster:
-    """One mock cluster of one broker, on a port of its own; its threads are native and need no event loop.
+    """A mock cluster of one broker, on its own port. Its threads are native and need no event loop.
 
-    Raises BrokerStartError when the library is missing or too old. ``close`` exactly once, and nothing after it.
+    Raises BrokerStartError if the library is missing or too old. ``close`` must be called exactly once, at the end.
     """
 
     def __init__(self) -> None:
         self._library = _library()
         conf = self._library.rd_kafka_conf_new()
-        # Without this, librdkafka writes to stderr about what is done to the mock brokers on purpose.
+        # Otherwise librdkafka logs to stderr what is done to the mock brokers intentionally.
         self._library.rd_kafka_conf_set_log_cb(conf, None)
         reason = ctypes.create_string_buffer(512)
         self._handle: int | None = self._library.rd_kafka_new(_PRODUCER, conf, reason, len(reason))
@@ -68,23 +68,23 @@ class MockCluster:
         self.bootstrap_servers = address.decode()
 
     def create_topic(self, name: str, partitions: int) -> str | None:
-        """The broker's reason when it refuses, else None."""
+        """Create a topic. Returns the broker's reason if it refuses, else None."""
         return self._reason(self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1))
 
     def set_round_trip_time(self, milliseconds: int) -> str | None:
-        """Delay each answer; the reason when refused."""
+        """Delay each answer. Returns the reason if that is refused."""
         return self._reason(self._library.rd_kafka_mock_broker_set_rtt(self._cluster, _BROKER, milliseconds))
 
     def set_down(self) -> str | None:
-        """Close all connections and refuse new ones; the reason when refused."""
+        """Close all connections and refuse new ones. Returns the reason if that is refused."""
         return self._reason(self._library.rd_kafka_mock_broker_set_down(self._cluster, _BROKER))
 
     def set_up(self) -> str | None:
-        """Accept connections again; the reason when refused."""
+        """Accept connections again. Returns the reason if that is refused."""
         return self._reason(self._library.rd_kafka_mock_broker_set_up(self._cluster, _BROKER))
 
     def close(self) -> None:
-        """End its threads and free its memory."""
+        """End the threads and free the memory."""
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._handle)
         self._cluster = self._handle = None
@@ -120,8 +120,8 @@ def _library() -> ctypes.CDLL:
 
 
 def _candidates(package: Path) -> Iterator[Path]:
-    # Linux and Windows wheels, macOS wheels; then the extension module itself, as symbols of a library it is
-    # linked with (a distribution's librdkafka, say) can be found through it.
+    # Linux and Windows wheels, macOS wheels, then the extension module itself: through it the symbols of a library that
+    # it is linked with, such as a distribution's librdkafka, are accessible.
     yield from sorted((package.parent / "confluent_kafka.libs").glob("librdkafka[-.]*"))
     yield from sorted((package / ".dylibs").glob("librdkafka[-.]*"))
     yield from sorted(package.glob("cimpl.*"))

@@ -1,5 +1,5 @@
-"""Apache Kafka as JVM processes, on free ports with data of their own: one KRaft node that is broker and controller,
-or several brokers and a controller beside them.
+"""Apache Kafka as JVM processes, on free ports with their own data: a single KRaft node that is broker and controller,
+or several brokers and a separate controller.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LAST_PORT: Final = 65_535
 
 
 def local_kafka_available() -> tuple[bool, str]:
-    """Whether LocalKafka can be started here, and a sentence on what was found or is missing."""
+    """Whether LocalKafka can start on this machine, and a sentence about what was found or is missing."""
     try:
         check_platform()
         java = find_java()
@@ -53,25 +53,27 @@ def local_kafka_available() -> tuple[bool, str]:
 
 
 class LocalKafka(Broker):
-    """Apache Kafka in JVM processes that end, with their data, when this process ends in whatever way.
+    """Apache Kafka in JVM processes that end, with their data, when this process ends in any way.
 
-    ``brokers``: how many, 1 to 9. With several each is a process of its own, numbered from 1, and the controller is one
-    more, so that a majority of brokers can be killed; topics have a replica on each, three at most, and of three
-    in-sync replicas two must have a record (``min.insync.replicas``). Default 1: broker and controller in one process.
-    ``server_properties``: properties over those of :mod:`~aioparallel.testing.brokers.server_properties`, as in
-    ``{"offset.metadata.max.bytes": "512"}``; listeners, roles and directories are not to be set.
-    ``heap``: each broker's largest heap, as in ``"512m"``; the process takes little more. Default 256m.
-    ``compile_once``: whether Java leaves code as it compiles it first, and never compiles it a second time, better. A
-    broker that lives for minutes then takes 40 % less CPU and starts in half the time; one under full load for longer
-    becomes less quick. Default: with several brokers only. Those of the pytest fixtures do.
-    ``port``: where the first broker listens, on 127.0.0.1; the next ones take the ports behind it. Default: free ones.
-    ``secured``: listeners with TLS and logins beside the plain one, users and rights; see :class:`Secured`.
-    ``start_timeout``: seconds within which the brokers must answer. Default 60.
-    ``report``: told in sentences what takes long: fetching the jars, the first time.
+    ``brokers``: number of brokers, 1 to 9. With several, each is a separate process, numbered from 1, and so is the
+    controller, so that a majority of the brokers can be killed. Topics then have a replica on each broker, three at
+    most, and with three replicas two must have a record (``min.insync.replicas``). Default 1: broker and controller in
+    one process.
+    ``server_properties``: properties that override those of :mod:`~aioparallel.testing.brokers.server_properties`, such
+    as ``{"offset.metadata.max.bytes": "512"}``. Listeners, roles and directories cannot be set.
+    ``heap``: each broker's largest heap, such as ``"512m"``; the process takes little more. Default 256m.
+    ``compile_once``: whether Java compiles code only once, without further optimisation. A broker that lives for
+    minutes then takes 40 % less CPU time and starts in half the time, but one under full load for longer is slower.
+    Default: only with several brokers. The pytest fixtures set it.
+    ``port``: the first broker's port on 127.0.0.1; the next ones take the following ports. Default: free ports.
+    ``secured``: additional listeners with TLS and logins, users and permissions; see :class:`Secured`.
+    ``start_timeout``: seconds for the brokers to answer. Default 60.
+    ``report``: gets sentences about steps that take long, such as fetching the jars the first time.
 
-    ``kill``, ``restart``, ``pause`` and ``resume`` take the broker's number, which may be left out where there is one
-    only; a wrong one raises ConfigurationError. Linux and macOS. The data lie in the system's temporary directory
-    (``TMPDIR``). Methods block, ``start`` and ``restart`` for seconds; from any thread, one at a time for each broker.
+    ``kill``, ``restart``, ``pause`` and ``resume`` take a broker's number, which may be omitted if there is only one. A
+    wrong number raises ConfigurationError. Linux and macOS. The data is in the system's temporary directory
+    (``TMPDIR``). Methods block, ``start`` and ``restart`` for seconds. They may be called from any thread, one at a
+    time for each broker.
     """
 
     kind: ClassVar[str] = "local"
@@ -108,16 +110,14 @@ class LocalKafka(Broker):
 
     @property
     def bootstrap_servers(self) -> str:
-        """``host:port``, of all brokers with commas between; stays the same through ``kill`` and ``restart``."""
+        """``host:port`` of all brokers, separated by commas. Stays the same through ``kill`` and ``restart``."""
         return ",".join(node.address for node in self._running().brokers.values())
 
     @property
     def secured(self) -> Secured:
-        """Its secured listeners. Raises ConfigurationError where it has none."""
+        """The secured listeners. Raises ConfigurationError if there are none."""
         if self._secured is None:
-            raise ConfigurationError(
-                "secured", None, "this LocalKafka was made without: LocalKafka(secured=Secured(...))"
-            )
+            raise ConfigurationError("secured", None, "this LocalKafka has none: use LocalKafka(secured=Secured(...))")
         return self._secured
 
     def address(self, number: int | None = None) -> str:
@@ -126,24 +126,25 @@ class LocalKafka(Broker):
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """The brokers' numbers, which are Kafka's ``node.id``: 1 and up."""
+        """The brokers' numbers, which are Kafka's ``node.id``, from 1."""
         return tuple(range(1, self._count + 1))
 
     @property
     def pid(self) -> int | None:
-        """The JVM's process id where there is one broker, for looking at it; None before the start."""
+        """The JVM's process id of a single broker; None before the start."""
         if self._count > 1:
-            raise ConfigurationError("pid", None, f"there are {self._count} brokers; ask pids[number]")
+            raise ConfigurationError("pid", None, f"there are {self._count} brokers; use pids[number]")
         return self._nodes.brokers[1].pid if self._nodes else None
 
     @property
     def pids(self) -> dict[int, int]:
-        """The JVMs' process ids by broker number; of a killed one its last. Empty before the start."""
+        """The JVMs' process ids by broker number, including those of killed brokers. Empty before the start."""
         nodes = self._nodes.brokers if self._nodes else {}
         return {number: node.pid for number, node in nodes.items() if node.pid is not None}
 
     def start(self) -> None:
-        """Start and wait until every broker answers: one takes about 3 s once the jars are there, three some more."""
+        """Start the brokers and wait until each answers. One takes about 3 s once the jars are cached, three take
+        more."""
         if self._nodes is not None:
             return
         check_platform()
@@ -169,7 +170,7 @@ class LocalKafka(Broker):
                 raise BrokerStartError(f"port {port} on 127.0.0.1 is taken; leave port out, or take another")
 
     def stop(self) -> None:
-        """End all processes at once and remove their data."""
+        """End all processes at once and delete their data."""
         nodes, self._nodes = self._nodes, None
         if nodes is not None:
             nodes.close()
@@ -178,13 +179,13 @@ class LocalKafka(Broker):
             atexit.unregister(self.stop)
 
     def kill(self, number: int | None = None) -> None:
-        """Kill a broker as a power cut would (SIGKILL); its data stays. ``restart`` brings it back."""
+        """Kill a broker as a power cut would (SIGKILL). Its data stays, for ``restart``."""
         self._broker(number).kill()
 
     def restart(self, number: int | None = None) -> None:
-        """Start a broker again with the same port and data, after a clean stop if it runs: about 3 s.
+        """Start a broker again with the same port and data, after a clean stop if it runs. Takes about 3 s.
 
-        After ``kill`` about 5 s: the controller first waits for the killed one's session to end.
+        After ``kill`` it takes about 5 s, because the controller first waits for the killed broker's session to end.
         """
         node = self._broker(number)
         node.stop_cleanly()
@@ -192,18 +193,18 @@ class LocalKafka(Broker):
         self._running().wait_until_ready([node], self._start_timeout)
 
     def pause(self, number: int | None = None) -> None:
-        """Let a broker hang (SIGSTOP): connections stay open and nothing answers. Returns when it has stopped."""
+        """Make a broker hang (SIGSTOP): connections stay open and nothing answers. Returns when it has stopped."""
         self._broker(number).pause()
 
     def resume(self, number: int | None = None) -> None:
-        """Let a paused broker go on."""
+        """Let a paused broker continue."""
         self._broker(number).resume()
 
     @contextlib.asynccontextmanager
     async def down(self, number: int | None = None, *, hang: bool = False) -> AsyncIterator[None]:
-        """A broker is down as long as the block lasts: killed, or with ``hang`` stopped in the middle of whatever it
-        does, with its connections open. It is back, with its data, when the block has been left, in whatever way;
-        but where the block has stopped all of it."""
+        """Keep a broker down during the block: killed, or with ``hang`` paused with its connections open.
+
+        It is up again, with its data, after the block, however that ends, unless the block has stopped all brokers."""
         down, up = (self.pause, self.resume) if hang else (self.kill, self.restart)
         self._broker(number)
         try:
@@ -214,28 +215,30 @@ class LocalKafka(Broker):
                 await to_the_end(asyncio.to_thread(up, number))
 
     def give_up_starting(self) -> None:
-        """See :meth:`Broker.give_up_starting`: without its processes there is nothing to wait for."""
+        """See :meth:`Broker.give_up_starting`: without its processes ``start`` fails."""
         if self._nodes is not None:
             self._nodes.close()
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines that the brokers wrote (warnings and errors), for messages about them."""
+        """The last lines of the brokers' output (warnings and errors), for messages."""
         nodes = self._running()
         if self._count == 1:
             return nodes.brokers[1].log_tail(lines)
         return "\n".join(f"--- {node}:\n{node.log_tail(lines)}" for node in nodes)
 
     async def create_topic(self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None) -> None:
-        """Create a topic; see :meth:`Broker.create_topic`. With several brokers it has as many replicas, three at most;
-        returns when every partition has a leader and all its replicas are in sync, and all brokers know. Raises
-        BrokerStartError when all brokers are killed or paused; where some are, TimeoutError names them."""
+        """Create a topic; see :meth:`Broker.create_topic`.
+
+        With several brokers it has a replica on each, three at most. Returns when every partition has a leader, all its
+        replicas are in sync, and all brokers know that. Raises BrokerStartError if all brokers are killed or paused. If
+        some are, a TimeoutError names them."""
         copies = replicas(self._count)
         brokers = self._running().brokers.values()
         outages = {node: outage for node in brokers if (outage := node.outage()) is not None}
         names = ", ".join(f"{node.name} {outage}" for node, outage in outages.items())
         asked = [node for node in brokers if node not in outages]
         if not asked:
-            raise BrokerStartError(f"nobody can create topic {name!r}: {names}")
+            raise BrokerStartError(f"no broker can create topic {name!r}: {names}")
         servers = ",".join(node.address for node in asked)
         try:
             await create_topic(servers, name, partitions, configs, TOPIC_TIMEOUT, copies)
@@ -247,13 +250,13 @@ class LocalKafka(Broker):
     async def leaders(self, topic: str) -> dict[int, int]:
         """The number of the broker that leads each partition; partitions without a leader are left out.
 
-        What the brokers know that are neither killed nor paused, the newest of it; a hung one costs a second. Raises
-        BrokerStartError when none of them answers.
+        This is the newest view of the brokers that are neither killed nor paused. A hung broker costs a second. Raises
+        BrokerStartError if no broker answers.
         """
         return {partition: view.leader for partition, view in (await self._look(topic)).items() if view.leader >= 0}
 
     async def in_sync(self, topic: str) -> dict[int, frozenset[int]]:
-        """The numbers of the brokers that have all that each partition has acknowledged; asked as ``leaders`` asks."""
+        """The numbers of each partition's in-sync brokers; obtained like ``leaders``."""
         return {partition: view.in_sync for partition, view in (await self._look(topic)).items()}
 
     async def _until_in_sync(self, asked: Sequence[KafkaNode], topic: str, partitions: int, copies: int) -> None:
@@ -264,7 +267,7 @@ class LocalKafka(Broker):
             while True:
                 view = await asyncio.to_thread(nodes.view, node, topic)
                 known = view.partitions.values() if view else ()
-                # Until its session ends, the controller takes a broker that is killed or paused for one in sync.
+                # Until its session ends, a killed or paused broker counts as in sync for the controller.
                 if len(known) == partitions and all(len(one.in_sync & up) == copies for one in known):
                     break
                 if time.monotonic() > deadline:
@@ -281,11 +284,11 @@ class LocalKafka(Broker):
         known: dict[int, PartitionView] = {}
         for view in views:
             for partition, seen in view.partitions.items() if view else ():
-                # A broker that has just come back may speak of the past.
+                # A broker that has just restarted may have an old view.
                 if partition not in known or seen.leader_epoch > known[partition].leader_epoch:
                     known[partition] = seen
         if not any(views):
-            raise BrokerStartError(f"no broker of {self!r} answers. They said:\n{self.log_tail()}")
+            raise BrokerStartError(f"no broker of {self!r} answers. Their output:\n{self.log_tail()}")
         return known
 
     def _running(self) -> KafkaNodes:

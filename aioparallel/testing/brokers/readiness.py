@@ -1,4 +1,4 @@
-"""Is a broker there? Asked the way a Kafka client asks, with an ApiVersions request, and without a client."""
+"""Checks whether a broker answers, with an ApiVersions request, and finds free ports."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ _REQUEST: Final = struct.pack(">ihhih", 10, _API_VERSIONS, 0, _CORRELATION_ID, -
 """ApiVersions version 0: length, api key, version, correlation id, null client id (Kafka protocol guide)."""
 
 _PORTS: Final = range(20_000, 32_000)
-"""Below the ports that Linux (from 32768) and macOS (from 49152) give to outgoing connections: from among those a
-client that reconnects to a stopped broker can be given the broker's own port, connect to itself, and keep the
-broker from coming back."""
+"""Below the ports that Linux (from 32768) and macOS (from 49152) use for outgoing connections. Otherwise a client that
+reconnects to a stopped broker could get the broker's own port, connect to itself, and keep the broker from starting."""
 
 
 def answers(host: str, port: int, timeout: float) -> bool:
-    """Whether a Kafka broker answers there within ``timeout`` seconds for each step. Never raises OSError."""
+    """Whether a Kafka broker answers there within ``timeout`` seconds for each step. Raises no OSError."""
     try:
         with socket.create_connection((host, port), timeout) as connection:
             connection.settimeout(timeout)
@@ -39,12 +38,12 @@ def answers(host: str, port: int, timeout: float) -> bool:
 
 
 def free_port() -> int:
-    """A port that nobody listens on now. Another process may take it before we do: be ready to try again."""
+    """A port that is not in use. Another process may take it before the caller does, so be ready to retry."""
     return free_ports(1)[0]
 
 
 def free_ports(count: int) -> list[int]:
-    """As many different ones."""
+    """That many different free ports."""
     found: list[int] = []
     for port in random.sample(_PORTS, len(_PORTS)):
         if is_free(port):
@@ -55,9 +54,9 @@ def free_ports(count: int) -> list[int]:
 
 
 def is_free(port: int) -> bool:
-    """Whether nobody listens there on 127.0.0.1 now."""
+    """Whether nothing listens on this port of 127.0.0.1."""
     with socket.socket() as probe:
-        # As the broker will: a port whose old connections are in TIME_WAIT serves.
+        # As the broker will do: old connections in TIME_WAIT do not matter.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("127.0.0.1", port))

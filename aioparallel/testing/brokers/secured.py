@@ -1,7 +1,7 @@
-"""Listeners with TLS, logins and rights, beside the plain one of a LocalKafka.
+"""Listeners with TLS, logins and permissions, in addition to the plain listener of a LocalKafka.
 
-The plain listener stays for the test itself, on loopback: it fills topics and asks who has what, and everybody there
-may do everything. So does a client of the listener with one-way TLS: nobody there says who it is.
+The plain listener is for the test itself, on loopback, to fill topics and query permissions: everybody may do
+everything there. So may the clients of the listener with one-way TLS, which do not identify themselves.
 """
 
 from __future__ import annotations
@@ -26,25 +26,24 @@ if TYPE_CHECKING:
 __all__ = ["ListenerName", "Secured"]
 
 ListenerName = Literal["SSL", "MUTUAL_SSL", "SASL_SSL", "SASL_PLAINTEXT"]
-"""The listeners: Kafka's names of what they speak, and one more for mutual TLS."""
+"""The listeners: Kafka's names of their protocols, and one for mutual TLS."""
 
 _HOST: Final = "127.0.0.1"
 _WORD: Final = re.compile(r"[A-Za-z0-9._~!@#%^*+=-]+")
 _MODULE: Final = "org.apache.kafka.common.security"
 _ITERATIONS: Final = 4096
 _TIMEOUT: Final = 30.0
-"""Seconds for the brokers to take a password, or a right."""
+"""Seconds for the brokers to apply a password or permission."""
 
 
 class Secured:
-    """What is secured, and who may log in: ``LocalKafka(secured=Secured({"alice": "wonderland"}))``.
+    """The secured listeners and their users: ``LocalKafka(secured=Secured({"alice": "wonderland"}))``.
 
-    ``users``: passwords by name, for PLAIN and SCRAM. With OAUTHBEARER whoever has a token of ``token`` is who it says
-    (Kafka's unsecured tokens: for tests only), with ``MUTUAL_SSL`` whoever has a certificate of ``security``.
-    ``acls``: users may do only what ``allow`` has said (StandardAuthorizer); else everything.
-    ``session``: seconds after which a login is over (``connections.max.reauth.ms``); a token's end comes before.
-    Raises ConfigurationError.
-    """
+    ``users``: passwords by name, for PLAIN and SCRAM. With OAUTHBEARER any token of :meth:`token` is accepted for its
+    user (Kafka's unsecured tokens, for tests only). With ``MUTUAL_SSL`` any certificate of :meth:`security` is.
+    ``acls``: users have only the permissions given by :meth:`allow` (StandardAuthorizer); otherwise all.
+    ``session``: seconds after which a login expires (``connections.max.reauth.ms``), or earlier with its token. Raises
+    ConfigurationError."""
 
     def __init__(self, users: Mapping[str, str], *, acls: bool = False, session: float | None = None) -> None:
         for user, password in users.items():
@@ -63,10 +62,10 @@ class Secured:
     def __repr__(self) -> str:
         return f"<Secured of {', '.join(self.users) or 'nobody'}>"
 
-    # -- for whoever connects
+    # -- for clients
 
     def bootstrap_servers(self, listener: ListenerName = "SASL_SSL") -> str:
-        """``host:port`` of one of its listeners, of all brokers with commas between."""
+        """``host:port`` of one of the listeners on all brokers, separated by commas."""
         if listener not in get_args(ListenerName):
             raise ConfigurationError("listener", listener, f"must be one of {', '.join(get_args(ListenerName))}")
         if not self._ports:
@@ -75,7 +74,7 @@ class Secured:
 
     @property
     def authority(self) -> TestAuthority:
-        """Who signs the certificates."""
+        """The authority that signs the certificates."""
         if self._authority is None:
             raise BrokerStartError("Apache Kafka is not running; call start() first")
         return self._authority
@@ -83,7 +82,7 @@ class Secured:
     def security(
         self, listener: ListenerName = "SASL_SSL", user: str | None = None, mechanism: Mechanism = "SCRAM-SHA-512"
     ) -> Security:
-        """How a user, by default the first, connects to a listener."""
+        """The options for a user, by default the first one, to connect to a listener."""
         user = user or next(iter(self.users), "anybody")
         ca = None if listener == "SASL_PLAINTEXT" else self.authority.ca_file
         if listener == "SSL":
@@ -96,25 +95,25 @@ class Secured:
         return Security(listener, ca_file=ca, mechanism=mechanism, username=user, password=self.users[user])
 
     def token(self, user: str, seconds: float = 3600.0) -> str:
-        """A token that says who somebody is, good for so long; one of the past with less than 0."""
+        """A token for a user, valid for ``seconds``; negative: expired that long ago."""
         now = time.time()
         claims = {"sub": user, "iat": min(now, now + seconds) - 1, "exp": now + seconds}
         parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).decode().rstrip("=") for one in (_NO_KEY, claims)]
         return ".".join([*parts, ""])
 
     def tokens(self, user: str, seconds: float = 3600.0) -> Callable[[], Awaitable[Token]]:
-        """A function that gives a new one each time, for ``Security(token=...)``."""
+        """A function that returns a new token each time, for ``Security(token=...)``."""
 
         async def token() -> Token:
             return Token(self.token(user, seconds), time.time() + seconds)
 
         return token
 
-    # -- while it runs
+    # -- while the brokers run
 
     def set_password(self, user: str, password: str) -> None:
-        """Change a SCRAM password (PLAIN keeps the first). Connections that are logged in stay, until their session
-        ends. Blocks until the brokers have it."""
+        """Change a SCRAM password; PLAIN keeps the first one. Existing connections stay until their session ends.
+        Blocks until the brokers have applied it."""
         from confluent_kafka import admin  # noqa: PLC0415 - of the extra "testing"
 
         changes = [
@@ -127,19 +126,19 @@ class Secured:
         self.users[user] = password
 
     def allow(self, user: str, *operations: str, topic: str = "", group: str = "") -> None:
-        """Give rights, as Kafka calls them (``"READ"``, ``"WRITE"``, ``"DESCRIBE"``, ``"ALL"``), on a topic, on a
-        group, or with neither on the cluster. ``"*"``: on all. Blocks until they hold."""
+        """Grant permissions by Kafka's names (``"READ"``, ``"WRITE"``, ``"DESCRIBE"``, ``"ALL"``) on a topic, on a
+        group, or with neither on the cluster. ``"*"`` means all of them. Blocks until the brokers have applied it."""
         self._change(user, operations, topic, group, allow=True)
 
     def forbid(self, user: str, *operations: str, topic: str = "", group: str = "") -> None:
-        """Take rights back that ``allow`` has given."""
+        """Revoke permissions that ``allow`` has granted."""
         self._change(user, operations, topic, group, allow=False)
 
     def _change(self, user: str, operations: tuple[str, ...], topic: str, group: str, *, allow: bool) -> None:
         from confluent_kafka import admin  # noqa: PLC0415 - of the extra "testing"
 
         if not self.acls:
-            raise ConfigurationError("acls", False, "rights need Secured(..., acls=True)")
+            raise ConfigurationError("acls", False, "permissions need Secured(..., acls=True)")
         kind = admin.ResourceType.TOPIC if topic else admin.ResourceType.GROUP if group else admin.ResourceType.BROKER
         name = topic or group or "kafka-cluster"
         client = self._admin()
@@ -161,7 +160,7 @@ class Secured:
             deadline = time.monotonic() + _TIMEOUT
             while bool(client.describe_acls(wanted).result(_TIMEOUT)) is not allow:
                 if time.monotonic() > deadline:
-                    raise TimeoutError(f"the brokers have not taken {operation} on {name} within {_TIMEOUT:g} s")
+                    raise TimeoutError(f"the brokers have not applied {operation} on {name} within {_TIMEOUT:g} s")
                 time.sleep(0.02)
 
     def _admin(self) -> AdminClient:
@@ -175,29 +174,29 @@ class Secured:
 
     @property
     def listeners(self) -> tuple[ListenerName, ...]:
-        """Their names."""
+        """The names of the listeners."""
         return get_args(ListenerName)
 
     def prepare(self, directory: Path) -> None:
-        """Make the certificates, in a directory that goes with the broker."""
+        """Make the certificates, in a directory that is deleted with the broker."""
         self._authority = TestAuthority(directory)
         self._server = self._authority.issue("server.pem", _HOST)
 
     def placed(self, plain: str, ports: Mapping[ListenerName, list[int]]) -> None:
-        """Where they listen, and the plain one."""
+        """Set the addresses of these listeners and of the plain one."""
         self._plain, self._ports = plain, dict(ports)
 
     def started(self) -> None:
-        """Give the users their SCRAM passwords, which stand in the cluster itself."""
+        """Store the users' SCRAM passwords in the cluster."""
         for user, password in self.users.items():
             self.set_password(user, password)
 
     def stopped(self) -> None:
-        """It is gone, with all it knew."""
+        """The cluster has ended, and its data is deleted."""
         self._plain, self._ports, self._authority = "", {}, None
 
     def properties(self) -> dict[str, str]:
-        """Of each broker, beside those of listeners and ports."""
+        """The properties of each broker, apart from those of listeners and ports."""
         passwords = " ".join(f'user_{user}="{password}"' for user, password in self.users.items())
         modules = {
             "plain": f"{_MODULE}.plain.PlainLoginModule required {passwords};",
@@ -210,7 +209,7 @@ class Secured:
             "ssl.keystore.location": str(self._server),
             "ssl.truststore.type": "PEM",
             "ssl.truststore.location": str(self.authority.ca_file),
-            # Of a certificate's names the last part: User:alice.
+            # The last part of the certificate's name: User:alice.
             "ssl.principal.mapping.rules": "RULE:^.*CN=([^,]+).*$/$1/,DEFAULT",
             "listener.name.mutual_ssl.ssl.client.auth": "required",
         }

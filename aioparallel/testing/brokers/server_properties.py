@@ -1,4 +1,4 @@
-"""How the Kafka brokers of this package are configured, in a process as in a container."""
+"""The configuration of this package's Kafka brokers, in processes and in containers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _OURS: Final = frozenset(
 
 
 def checked(server_properties: Mapping[str, str] | None) -> dict[str, str]:
-    """A caller's properties. Raises ConfigurationError for those about where a broker listens and keeps its data."""
+    """The caller's properties. Raises ConfigurationError for those about listeners, roles and directories."""
     properties = dict(server_properties or {})
     if refused := sorted(_OURS & properties.keys()):
         raise ConfigurationError("server_properties", ", ".join(refused), "set by the broker itself; leave them out")
@@ -32,14 +32,14 @@ def checked(server_properties: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def replicas(brokers: int) -> int:
-    """How many brokers have each record of a topic: three, or all where there are fewer."""
+    """Number of replicas of each partition: three, or one per broker if there are fewer."""
     return min(3, brokers)
 
 
 def broker_properties(brokers: int = 1) -> dict[str, str]:
-    """Properties for nodes under test: quick, small, and strict where real clusters are strict.
+    """Properties for brokers under test: fast, small, and as strict as real clusters.
 
-    Those of one node, broker and controller; with several ``brokers`` what is said of roles is to be overridden.
+    They are for a single node that is broker and controller. With several ``brokers`` the roles must be overridden.
     """
     copies, in_sync = str(replicas(brokers)), str(_in_sync(brokers))
     return {
@@ -47,7 +47,7 @@ def broker_properties(brokers: int = 1) -> dict[str, str]:
         "node.id": "1",
         "controller.listener.names": "CONTROLLER",
         "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        # A test that forgets to create its topic shall fail, not get one with the wrong partitions.
+        # A test that forgets to create its topic must fail, rather than get one with the wrong partitions.
         "auto.create.topics.enable": "false",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "1000",
@@ -59,7 +59,7 @@ def broker_properties(brokers: int = 1) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": copies,
         "share.coordinator.state.topic.min.isr": in_sync,
         "share.coordinator.state.topic.num.partitions": "4",
-        # By default the cleaner alone takes 128 MB.
+        # By default the log cleaner alone takes 128 MB.
         "log.cleaner.dedupe.buffer.size": "4194304",
         "num.network.threads": "2",
         "num.io.threads": "4",
@@ -68,13 +68,13 @@ def broker_properties(brokers: int = 1) -> dict[str, str]:
 
 
 def _in_sync(brokers: int) -> int:
-    """How many of them must have a record before it is acknowledged: two, if one more may then be missing."""
+    """Number of replicas that must have a record before it is acknowledged: two, if one more may then be missing."""
     return max(1, min(2, brokers - 1))
 
 
 def _one_broker() -> dict[str, str]:
     return {
-        # After a kill the controller refuses the new process until the old one's session ends; 9 s by default.
+        # After a kill the controller refuses the new process until the old session ends, by default 9 s.
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
     }
@@ -83,13 +83,13 @@ def _one_broker() -> dict[str, str]:
 def _several_brokers(in_sync: str) -> dict[str, str]:
     return {
         "min.insync.replicas": in_sync,
-        # How long a broker may hang before the others lead its partitions, and before theirs go on without it: with
-        # acks=all they wait for each replica that is in sync. 9 s and 30 s by default.
+        # How long a hung broker delays others: until they lead its partitions, and until the partitions they lead
+        # continue without it, since acks=all waits for all in-sync replicas. By default 9 s and 30 s.
         "broker.session.timeout.ms": "1500",
         "broker.heartbeat.interval.ms": "300",
         "replica.lag.time.max.ms": "1500",
-        # Broker 2 is rack-2, and so on: consumers with a client_rack read from there (KIP-392).
+        # Broker 2 is in rack-2, and so on. Consumers with that client_rack read from it (KIP-392).
         "replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector",
-        # The preferred leaders lead again soon after a restart, as in real clusters, where it takes 5 minutes.
+        # Preferred leaders lead again soon after a restart. By default it takes 5 minutes.
         "leader.imbalance.check.interval.seconds": "5",
     }

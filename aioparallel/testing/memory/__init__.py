@@ -1,19 +1,19 @@
-"""A Kafka broker, client and producer in memory, to test handlers and consumers without any of them.
+"""An in-memory Kafka broker, client and producer, to test handlers and consumers without a real broker.
 
-The broker does what real ones do to a consumer: rebalances (eager and cooperative), expired sessions, static members,
-fenced and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused; and to a
+The broker does to a consumer what real brokers do: rebalances (eager and cooperative), expired sessions, static
+members, fenced and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused. And to a
 producer: epochs and sequence numbers, leaders that move, nodes that hang or stop. See :class:`InMemoryBroker`,
 :class:`InMemoryClient`, :class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer` and :class:`Faults`.
 
 ::
 
-    broker.py               the broker as tests see it        faults.py   what goes wrong
-    client.py, producer.py  the clients                       connection.py, link.py   how they reach it
+    broker.py               the broker's interface for tests  faults.py   injected faults
+    client.py, producer.py  the clients                       connection.py, link.py   their connections
     topics.py, log.py, committed_records.py  topics and their logs   reading.py  fetches
-    groups.py, membership.py, assignor.py   groups, their members, who gets what
+    groups.py, membership.py, assignor.py   groups, their members, the assignment
     nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
     transactions.py, transactional_connections.py   transactions
-    refused.py              how it says no
+    refused.py              refused requests
 """
 
 from aioparallel.codes import ErrorCode

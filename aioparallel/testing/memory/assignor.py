@@ -1,4 +1,4 @@
-"""Who gets which partition. Deterministic: the same members give the same answer, whatever their order."""
+"""Assigns partitions to members. Deterministic: the result does not depend on the order of the members."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ __all__ = ["Subscription", "assign"]
 
 
 class Subscription(NamedTuple):
-    """What a member tells the group when it joins."""
+    """What a member sends to the group when it joins."""
 
     partitions: frozenset[TopicPartition]
-    """All partitions of the topics it asks for, as far as it knows them."""
+    """All partitions of the topics it subscribes to, as far as it knows them."""
     owned: frozenset[TopicPartition] = frozenset()
-    """Cooperative: what it holds, and goes on holding while the group rebalances. Eager: nothing."""
+    """Cooperative: its partitions, which it keeps during the rebalance. Eager: empty."""
 
 
 def assign(members: Mapping[str, Subscription]) -> dict[str, frozenset[TopicPartition]]:
-    """Share all partitions so that the members' counts differ by one at most.
+    """Assign all partitions so that the members' counts differ by at most one.
 
-    What a member owns it keeps, up to its share. A partition that must move from one member to another is
-    given to nobody yet: its owner learns that it is gone, gives it up and joins again, and the rebalance this
-    starts hands it on. That is the cooperative protocol of KIP-429; without owned partitions the first
-    rebalance does it all. (Counts may differ more where members subscribe to different topics.)
+    A member keeps its own partitions, up to its share. A partition that must move to another member is not assigned at
+    first: its owner gives it up and joins again, and the resulting rebalance assigns it. That is the cooperative
+    protocol of KIP-429. Without owned partitions the first rebalance assigns everything. (Counts may differ more if
+    members subscribe to different topics.)
     """
     owners = {p: member for member in sorted(members) for p in members[member].owned}
     planned = _plan(members)
@@ -42,13 +42,14 @@ def _plan(members: Mapping[str, Subscription]) -> dict[str, list[TopicPartition]
         taken.extend(mine[: shares[member]])
         every.difference_update(taken)
     for partition in sorted(every):
-        able = [member for member in plan if partition in members[member].partitions]
-        plan[min(able, key=lambda member: len(plan[member]))].append(partition)
+        candidates = [member for member in plan if partition in members[member].partitions]
+        plan[min(candidates, key=lambda member: len(plan[member]))].append(partition)
     return plan
 
 
 def _shares(members: Mapping[str, Subscription], total: int) -> dict[str, int]:
-    """How many each may keep. Who owns most gets the odd ones, so that nothing moves without need."""
+    """Number of partitions that each member may keep. The largest owners get the odd ones, to avoid unnecessary
+    moves."""
     each, odd = divmod(total, len(members)) if members else (0, 0)
     by_owned = sorted(members, key=lambda member: (-len(members[member].owned), member))
     return {member: each + (rank < odd) for rank, member in enumerate(by_owned)}

@@ -1,4 +1,4 @@
-"""A Kafka broker in memory: topics, producing, groups, and the ways to break them."""
+"""An in-memory Kafka broker: topics, producing, groups, and ways to break them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["InMemoryBroker"]
 
 
 class InMemoryBroker(Topics):
-    """A broker for tests, that does what real ones do to a consumer. Nothing leaves the process.
+    """A broker for tests that does to a consumer what real brokers do. No data leaves the process.
 
     ::
 
@@ -32,15 +32,14 @@ class InMemoryBroker(Topics):
         broker.append("orders", b"42", key=b"customer-1")
         client = InMemoryClient(broker, "billing")
 
-    It is plain data with plain methods: no threads, no waiting, no clock. Times are passed in by its clients,
-    which take them from their event loop, and chance comes from ``rng`` alone; so a test under a virtual
-    clock repeats exactly. Use it from one event loop.
+    It is plain data with plain methods: no threads, waiting or clock. Its clients pass in the time of their event loop,
+    and all randomness comes from ``rng``, so a test with a virtual clock is repeatable. Use it from one event loop.
 
-    ``nodes``: how many brokers the cluster has, 1 or more, numbered from 1. They matter to producers: see
-    :meth:`hang`, :meth:`stop_node`, :meth:`move_leader`. Consumers see one broker that always answers.
+    ``nodes``: number of brokers in the cluster, numbered from 1. They matter to producers: see :meth:`hang`,
+    :meth:`stop_node`, :meth:`move_leader`. Consumers see a single broker that always answers.
     ``metadata_limit``: longest commit metadata, in UTF-16 characters (``offset.metadata.max.bytes``).
 
-    Ways to break it: :attr:`faults` (what happens to requests on their way), :meth:`go_down`, :meth:`hang`,
+    Ways to break it: :attr:`faults` (what happens to requests), :meth:`go_down`, :meth:`hang`,
     :attr:`is_coordinator_available`, :meth:`deny_topic`, :meth:`corrupt`, :meth:`truncate_tail` and others.
     """
 
@@ -48,38 +47,38 @@ class InMemoryBroker(Topics):
         self, *, nodes: int = 1, rng: random.Random | None = None, metadata_limit: int = METADATA_LIMIT
     ) -> None:
         if metadata_limit < 0:
-            raise ConfigurationError("metadata_limit", metadata_limit, "UTF-16 characters, not below 0")
+            raise ConfigurationError("metadata_limit", metadata_limit, "UTF-16 characters, at least 0")
         super().__init__()
         self.nodes = Nodes(nodes)
-        """Who leads what, and who answers; for clients to ask."""
+        """The partitions' leaders, and which nodes answer; for clients."""
         self.faults = Faults(rng, nodes=nodes)
         self.metadata_limit = metadata_limit
         self.is_reachable = True
-        """Whether connections hold; see :meth:`go_down`."""
+        """Whether clients can connect; see :meth:`go_down`."""
         self.is_coordinator_available = True
-        """False: requests about groups are answered COORDINATOR_NOT_AVAILABLE; sessions do not expire
-        meanwhile and begin anew afterwards, as with a coordinator that moves to another broker."""
+        """False: requests about groups are answered COORDINATOR_NOT_AVAILABLE. Sessions do not expire meanwhile, and
+        restart afterwards, as when a coordinator moves to another broker."""
         self.is_login_refused = False
-        """True: clients that start now are refused (SASL authentication failed)."""
+        """True: clients that connect are refused (SASL authentication failed)."""
         self.is_idempotence_refused = False
-        """True: producers that ask for an id now are refused (cluster authorization failed)."""
+        """True: producers that request an id are refused (cluster authorization failed)."""
         self.max_message_bytes: int | None = None
-        """Largest batch it takes, in bytes; None: any. Real brokers begin with about 1 MiB."""
+        """Largest batch in bytes; None: unlimited. The default of real brokers is about 1 MiB."""
         self.transaction_version = 2
-        """What it has finalized of ``transaction.version``; less: no transactions for our producer."""
+        """The finalized level of ``transaction.version``. Below 2 this package's producer has no transactions."""
         self.transactions = TransactionCoordinator(
             self.producers.new_id,
             self.begin_transaction,
             lambda transaction, commit: self.end_transaction(transaction, commit=commit),
             lambda group_id, offsets: self.group(group_id).offsets.update(offsets),
         )
-        """Who keeps the transactions of :class:`InMemoryTransactionalProducer`."""
+        """Coordinates the transactions of :class:`InMemoryTransactionalProducer`."""
         self._groups: dict[str, Group] = {}
         self._denied_groups: set[str] = set()
         self._sessions_stand_still = False
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic with its records, and what groups have committed for it."""
+        """Delete the topic with its records, and the groups' offsets for it."""
         super().delete_topic(name)
         self.nodes.forget(name)
         for group in self._groups.values():
@@ -99,12 +98,12 @@ class InMemoryBroker(Topics):
         transactional_id: str | None = None,
         now: float = 0.0,
     ) -> int:
-        """Append a batch of ``size`` bytes once, however often it comes; the offset of its first record.
+        """Append a batch of ``size`` bytes once, even if it is sent again. Returns the offset of its first record.
 
-        ``node``: which one was asked to; None: whoever leads the partition. ``transactional_id``: in whose transaction.
+        ``node``: the node that got the request; None: the leader. ``transactional_id``: of the batch's transaction.
 
-        Raises Refused. What is wrong with the batch itself is found before it is recognised, as with Kafka: one that
-        was written may be refused when it comes again.
+        Raises Refused. As in Kafka, errors of the batch itself are checked before duplicates, so a batch that was
+        written may be refused when it is sent again.
         """
         log = self.log(partition)
         if self.is_denied(partition.topic):
@@ -128,7 +127,7 @@ class InMemoryBroker(Topics):
             for record in records:
                 log.append(record.key, record.value, tuple(record.headers), record.timestamp or 0, transaction)
             self.producers.add(partition, numbers, len(records), offset)
-            self._tell_log(partition)
+            self._notify_log(partition)
         return offset
 
     # -- nodes
@@ -139,63 +138,63 @@ class InMemoryBroker(Topics):
         return self.nodes.leader(partition)
 
     def move_leader(self, partition: TopicPartition, node: int) -> None:
-        """Have this node lead the partition, as an election does: the log goes with it, and what is known of
-        producers. Clients learn of it with their next metadata. Raises ConfigurationError."""
+        """Make this node the partition's leader, as an election does. The log and the producers' state move with it.
+        Clients learn of it from their next metadata. Raises ConfigurationError."""
         self._log(partition)
         self.nodes.lead(partition, node)
 
     def hang(self, node: int) -> None:
-        """Have the node answer nothing, as a stopped process (SIGSTOP) does, until :meth:`unhang`.
+        """Make the node answer nothing, like a stopped process (SIGSTOP), until :meth:`unhang`.
 
-        It still leads what it leads, and connections to it stay. Requests wait there, also when their sender gave up
-        or broke the connection meanwhile; only what was sent over a connection made since it hangs goes with that
-        connection, for a client sends nothing before the node has greeted it.
+        It remains the leader of its partitions, and connections to it stay open. Requests wait there, even if their
+        sender has given up or closed the connection. Only requests over a connection that was opened while the node
+        hangs are lost with it, because a client sends nothing before the node has answered its first request.
         """
         self.nodes.hang(node)
 
     def unhang(self, node: int) -> None:
-        """Have the node go on: it carries out what has waited, in order. It takes batches for partitions that it
-        leads now, and refuses those for others (NOT_LEADER_OR_FOLLOWER)."""
+        """Let the node continue: it handles waiting requests in order. It accepts batches for partitions that it leads
+        now, and refuses others (NOT_LEADER_OR_FOLLOWER)."""
         self.nodes.unhang(node)
 
     def stop_node(self, node: int) -> None:
-        """Stop the node, hung or not: its connections break, what was on its way there is lost, and partitions that
-        it leads have no leader until :meth:`start_node` or :meth:`move_leader`."""
+        """Stop the node, even if it hangs. Its connections break and requests to it are lost. Its partitions have no
+        leader until :meth:`start_node` or :meth:`move_leader`."""
         self.nodes.stop(node)
 
     def start_node(self, node: int) -> None:
-        """Start a node that was stopped."""
+        """Start a stopped node."""
         self.nodes.start(node)
 
-    # -- permissions and reach
+    # -- permissions and reachability
 
     def go_down(self) -> None:
-        """Break all connections; requests do not arrive until :meth:`come_back`. Sessions stand still."""
+        """Break all connections. Requests do not arrive until :meth:`come_back`, and sessions do not expire."""
         self.is_reachable = False
         self._sessions_stand_still = True
 
     def come_back(self) -> None:
-        """Be reachable again; sessions begin anew."""
+        """Be reachable again. Sessions restart."""
         self.is_reachable = True
         for partition in sorted(self.partitions_of(re.compile(".*"))):
-            self._tell_log(partition)
+            self._notify_log(partition)
 
     def deny_group(self, group_id: str, *, denied: bool = True) -> None:
-        """Refuse the group to everybody."""
+        """Refuse all access to the group."""
         (self._denied_groups.add if denied else self._denied_groups.discard)(group_id)
 
     # -- groups
 
     def group(self, group_id: str) -> Group:
-        """The group, made on first use. For tests that look; clients come in by :meth:`coordinate`."""
+        """The group, created on first use. For inspection in tests; clients use :meth:`coordinate`."""
         group = self._groups.get(group_id)
         if group is None:
-            group = Group(group_id, self.metadata_limit, lambda: self._tell_group(group_id))
+            group = Group(group_id, self.metadata_limit, lambda: self._notify_group(group_id))
             self._groups[group_id] = group
         return group
 
     def coordinate(self, group_id: str) -> Group:
-        """The group, for a request that has just arrived. Raises Refused."""
+        """The group, for a client's request. Raises Refused."""
         if group_id in self._denied_groups:
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not self.is_coordinator_available:
@@ -210,7 +209,7 @@ class InMemoryBroker(Topics):
         now: float,
         instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
-        """OffsetCommit: None for each partition that was taken, else why not. Raises Refused for all."""
+        """OffsetCommit: None for each committed partition, else the error. Raises Refused for all."""
         group = self.coordinate(group_id)
         results, good = self._sorted_out(offsets)
         foreign = [p for p, one in good.items() if one.topic_id not in (b"", self.topic_id(p.topic))]
@@ -221,7 +220,7 @@ class InMemoryBroker(Topics):
     def _sorted_out(
         self, offsets: Mapping[TopicPartition, Committed]
     ) -> tuple[dict[TopicPartition, ErrorCode | None], dict[TopicPartition, Committed]]:
-        """Those that are not taken whatever their group says, each with its code, and the others."""
+        """Partitions that cannot be committed whatever the group's state, with their errors; and the others."""
         bad: dict[TopicPartition, ErrorCode | None] = {
             p: ErrorCode.TOPIC_AUTHORIZATION_FAILED
             if p.topic in self._denied_topics
@@ -241,12 +240,12 @@ class InMemoryBroker(Topics):
         now: float,
         instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
-        """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
+        """TxnOffsetCommit: None for each partition that joins the transaction, else the error. Raises Refused."""
         group = self.coordinate(group_id)
         self.transactions.begin(transactional_id, epoch, now)
         results, good = self._sorted_out(offsets)
         results |= group.commit_in_transaction(good, generation, now, instance_id)
-        # By the names of topics alone.
+        # Transactions identify topics by name only.
         taken = {p: offsets[p]._replace(topic_id=b"") for p, code in results.items() if code is None}
         if taken:
             self.transactions.add_offsets(transactional_id, epoch, group_id, taken, now)
@@ -261,13 +260,13 @@ class InMemoryBroker(Topics):
         return {p: ErrorCode.UNSTABLE_OFFSET_COMMIT if p in pending else committed.get(p) for p in partitions}
 
     def expire_session(self, group_id: str, member_id: str, now: float) -> None:
-        """Have the group throw the member out now, as it does when a session expires."""
+        """Remove the member from the group now, as when its session expires."""
         self.group(group_id).leave(member_id, now)
 
     # -- time
 
     def advance(self, now: float) -> None:
-        """Let time pass in all groups: sessions expire, rebalances go on without those who are late."""
+        """Let time pass in all groups: sessions expire, and rebalances continue without late members."""
         if not (self.is_reachable and self.is_coordinator_available):
             self._sessions_stand_still = True
             return
@@ -283,6 +282,6 @@ class InMemoryBroker(Topics):
         """When :meth:`advance` has something to do for the group, on the clients' clock."""
         return self.group(group_id).next_deadline()
 
-    def _tell_group(self, group_id: str) -> None:
+    def _notify_group(self, group_id: str) -> None:
         for observer in tuple(self._observers):
             observer.group_changed(group_id)

@@ -1,4 +1,6 @@
-"""The in-memory broker as a cluster that the queueing producer sends to."""
+# ruff: noqa: D102 - documented in aioparallel.clients.producing.brokers.Brokers
+
+"""The in-memory broker as a cluster for the queueing producer."""
 
 from __future__ import annotations
 
@@ -25,20 +27,20 @@ __all__ = ["NAME", "InMemoryBrokers", "Sent"]
 
 NAME: Final = "the in-memory broker"
 _NEXT: Final = 1.0
-"""Seconds without an answer after which the next node is asked the same, as with a real cluster."""
+"""Seconds without an answer before the next node is asked, as with a real cluster."""
 
 T = TypeVar("T")
 
 
 class _Metadata(NamedTuple):
-    """What a node says about the topics that it was asked for."""
+    """A node's answer about the requested topics."""
 
     leaders: Mapping[TopicPartition, int | None]
     refused: Collection[str]
 
 
 class Sent(NamedTuple):
-    """A batch as it is on its way: whatever becomes of it in the producer, this is what arrives."""
+    """A snapshot of a batch at the time of sending, unaffected by later changes in the producer."""
 
     partition: TopicPartition
     records: Sequence[Outgoing]
@@ -47,13 +49,13 @@ class Sent(NamedTuple):
 
 
 class InMemoryBrokers:
-    """See :class:`~aioparallel.clients.producing.brokers.Brokers` for each call.
+    """Implements :class:`~aioparallel.clients.producing.brokers.Brokers`.
 
-    It knows of leaders what the last metadata said, asked for by :meth:`update` and :meth:`doubt` alone. What any node
-    can answer they are asked in turn, hung or not, for a client cannot know: whoever does not answer costs a second, or
-    a time-out if that is less.
+    Leaders are those of the last metadata, which only :meth:`update` and :meth:`doubt` request. Requests that any node
+    can answer go to the nodes in turn, including hung ones, because a client cannot know. A silent node costs a second,
+    or the request timeout if that is shorter.
 
-    ``timeout``: seconds until a request has no answer, and its connection breaks.
+    ``timeout``: seconds before a request times out and its connection breaks.
     """
 
     def __init__(self, broker: InMemoryBroker, on_metadata: Callable[[], None], timeout: float) -> None:
@@ -70,7 +72,6 @@ class InMemoryBrokers:
     # -- asking
 
     async def connect(self, timeout: float) -> None:
-        """Log in with any node. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
         try:
             await self._ask(Request.CONNECT, self._log_in, timeout)
         except TimeoutError:
@@ -82,7 +83,6 @@ class InMemoryBrokers:
             raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     async def identify(self) -> Identity:
-        """A producer id from any node that answers. Raises NotAuthorized, and ConnectionError for what passes."""
         try:
             return await self._ask_each(Request.IDENTIFY, self._new_identity)
         except Refused as refused:
@@ -98,7 +98,7 @@ class InMemoryBrokers:
         return Identity(self._broker.producers.new_id(), 0)
 
     async def _ask(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
-        """Ask until a node answers. Raises TimeoutError, NotAuthorized, Refused."""
+        """Retry until a node answers. Raises TimeoutError, NotAuthorized, Refused."""
         async with asyncio.timeout(timeout):
             while True:
                 try:
@@ -111,12 +111,12 @@ class InMemoryBrokers:
                     raise
 
     async def _ask_each(self, request: Request, do: Callable[[float], T]) -> T:
-        """Ask one node after the other, each once, until one answers. Raises ConnectionError when none did, Refused for
-        what waiting cannot mend."""
+        """Ask one node after the other, each once, until one answers. Raises ConnectionError if none does, Refused for
+        a permanent error."""
         trouble = ""
         for _ in self._broker.nodes.numbers:
             try:
-                # Who asks the next one breaks nothing: outputs may be on their way on the same connection.
+                # Moving on to the next node does not close this connection: outputs may be in flight on it.
                 async with asyncio.timeout(_NEXT if self._timeout > _NEXT else None):
                     return await self._call(next(self._turns), request, do)
             except TimeoutError:
@@ -136,7 +136,6 @@ class InMemoryBrokers:
     # -- producing
 
     async def produce(self, node: int, batches: Sequence[RecordBatch]) -> list[Answer]:
-        """One request with these batches, as they are now. Raises nothing."""
         sent = [_sent(batch) for batch in batches]
         try:
             return await self._call(
@@ -167,37 +166,31 @@ class InMemoryBrokers:
     # -- metadata
 
     def leader_of(self, queue: PartitionQueue) -> int | None:
-        """Who led the partition when the metadata came; None: nobody, or not known."""
         return self._metadata.leaders.get(TopicPartition(queue.topic, queue.partition))
 
     @property
     def failure(self) -> None:
-        """There is no other broker in its place."""
+        return
 
     def address_of(self, node: int) -> str:
-        """All of them are in this process."""
         return NAME
 
     def partitions_of(self, topic: str) -> dict[int, bool]:
-        """The partitions that there were when the metadata came, and whether each had a leader."""
         leaders = self._metadata.leaders
         return {p.partition: leaders[p] is not None for p in sorted(leaders) if p.topic == topic}
 
     def refused_topics(self) -> Collection[str]:
-        """Topics that were denied when the metadata came."""
         return self._metadata.refused
 
     def doubt(self) -> None:
-        """Ask for metadata, unless that is under way."""
         if self._updating is None or self._updating.done():
             self._updating = asyncio.get_running_loop().create_task(self._update_once())
 
     async def _update_once(self) -> None:
-        with contextlib.suppress(OSError):  # whoever still doubts says so again
+        with contextlib.suppress(OSError):  # doubt() is called again if necessary
             await self.update(self._topics)
 
     async def update(self, topics: Collection[str]) -> None:
-        """Ask for the metadata of these topics, each node at most once. Raises ConnectionError when none answers."""
         self._topics = frozenset(topics)
         try:
             self._metadata = await self._ask_each(Request.METADATA, self._describe)
@@ -211,18 +204,15 @@ class InMemoryBrokers:
         return _Metadata({p: self._broker.nodes.leader(p) for p in found}, refused)
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, asked for now. Raises TimeoutError."""
         return set(await self._ask(Request.METADATA, lambda now: self._broker.partitions_of(topics), timeout))
 
     # -- ending
 
     def cut(self, node: int) -> None:
-        """Break the connection to this node; see :class:`Connection` for what becomes of what is on its way."""
         if (connection := self._connections.get(node)) is not None:
             connection.close()
 
     async def close(self, timeout: float) -> None:
-        """Break all connections."""
         self.is_connected = False
         if self._updating is not None:
             self._updating.cancel()

@@ -31,11 +31,11 @@ __all__ = ["InMemoryClient"]
 logger = logging.getLogger(__name__)
 
 _PORTION: Final = 500
-"""Records that a read brings at once."""
+"""Records that a read returns at a time."""
 _LOOK_AGAIN: Final = 0.1
-"""Seconds until a read that found nothing looks again."""
+"""Seconds before a read that found nothing looks again."""
 _SILENT: Final = 30.0
-"""Seconds without an answer after which a read is given up."""
+"""Seconds without progress before a read fails."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
 
@@ -49,14 +49,14 @@ class InMemoryClient:
         async with consumer:
             await consumer.run(handle)
 
-    ``cooperative``: in a rebalance only the partitions that move are revoked (KIP-429), instead of all.
+    ``cooperative``: in a rebalance only partitions that move are revoked (KIP-429), instead of all.
     ``isolation_level``: ``"read_committed"`` hides undecided and aborted transactions.
     ``group_instance_id``: makes it a static member (KIP-345).
-    ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds, as with Kafka; a short
-    heartbeat interval makes members notice rebalances, new topics and new partitions sooner.
+    ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds, as in Kafka. With a short heartbeat
+    interval, members notice rebalances, new topics and new partitions sooner.
 
-    One client serves one consumer, once: make a new one for the next. All times come from the running event
-    loop. Raises ConfigurationError for options that cannot work.
+    A client serves one consumer, once. All times come from the running event loop. Raises ConfigurationError for
+    options that cannot work.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class InMemoryClient:
     # -- starting and stopping
 
     async def start(self, timeout: float) -> None:
-        """See :meth:`Client.start <aioparallel.group.client.Client.start>`."""
+        """Connect within ``timeout`` seconds. Raises BrokerUnreachable or NotAuthorized."""
         if self._is_started or self._is_closed:
             raise ConsumerStateError("an in-memory client can be started once; make a new one")
         try:
@@ -108,13 +108,13 @@ class InMemoryClient:
             raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     async def stop(self, timeout: float) -> None:
-        """See :meth:`Client.stop <aioparallel.group.client.Client.stop>`."""
+        """Leave the group, within ``timeout`` seconds."""
         membership = self._membership
         deadline = asyncio.get_running_loop().time() + timeout
         self.crash()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=timeout)
-        # A static member comes back under its name.
+        # A static member returns with the same id.
         if membership is not None and membership.member_id is not None and self._instance_id is None:
             await self._leave(membership.member_id, deadline - asyncio.get_running_loop().time())
 
@@ -134,7 +134,7 @@ class InMemoryClient:
             )
 
     def crash(self) -> None:
-        """End at once without leaving the group, as a killed process does: its session must expire."""
+        """End at once without leaving the group, as a killed process does. Its session must expire."""
         self._is_closed = True
         self._membership = None
         if self._task is not None:
@@ -145,7 +145,7 @@ class InMemoryClient:
     # -- the group
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        """See :meth:`Client.subscribe <aioparallel.group.client.Client.subscribe>`."""
+        """Start to join the group and return at once. The listener gets the assignments."""
         if not self._is_started or self._is_closed or self._task is not None:
             raise ConsumerStateError("subscribe once, between start() and stop()")
         self._topics = topics if isinstance(topics, re.Pattern) else frozenset(topics)
@@ -163,7 +163,7 @@ class InMemoryClient:
         self._task.add_done_callback(self._membership_ended)
 
     def _membership_ended(self, task: asyncio.Task[None]) -> None:
-        # A listener that lets a CancelledError out has failed as well: only closing cancels this task.
+        # Only closing cancels this task, so a CancelledError from the listener is a failure as well.
         cause = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._is_closed:
             return
@@ -181,18 +181,19 @@ class InMemoryClient:
     # -- the Observer of the broker
 
     def log_changed(self, partition: TopicPartition) -> None:
-        """For the broker: let the waiting fetch look at it."""
+        """Called by the broker: let the waiting fetch check this partition."""
         self._reading.look_at(partition)
 
     def group_changed(self, group_id: str) -> None:
-        """For the broker: let the waiting member look at its group."""
+        """Called by the broker: let the waiting member check its group."""
         if group_id == self._group_id and self._membership is not None:
             self._membership.group_changed()
 
     # -- reading
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        """See :meth:`Client.fetch <aioparallel.group.client.Client.fetch>`."""
+        """Take at most ``quotas[p]`` records of each partition ``p``, and ``most`` in total. Waits for data or for
+        :meth:`wake`."""
         while True:
             is_answered = await self._send_fetch()
             if self._failure is not None:
@@ -200,8 +201,8 @@ class InMemoryClient:
             fetched = self._take(quotas, most) if is_answered else []
             if self._reading.consume_wake() or fetched:
                 return fetched
-            # No await stands between looking and waiting, so nothing is missed; nor between taking and
-            # returning, so a cancelled fetch loses nothing.
+            # No await between checking and waiting, so no change is missed; nor between taking and returning, so a
+            # cancelled fetch loses no record.
             await self._reading.wait(quotas, None if is_answered else RETRY_BACKOFF)
 
     def _take(self, quotas: Mapping[TopicPartition, int], most: int) -> list[Fetched]:
@@ -210,7 +211,7 @@ class InMemoryClient:
         return self._reading.take(quotas, most, self._membership.held)
 
     async def _send_fetch(self) -> bool:
-        """Go through what the faults have in store; whether an answer came."""
+        """Apply the faults of a fetch. Returns whether it was answered."""
         fault = self._broker.faults.decide(Request.FETCH)
         if fault.is_harmless:
             return True
@@ -223,34 +224,33 @@ class InMemoryClient:
         return fault.error is None and not (fault.is_request_lost or fault.is_response_lost)
 
     def wake(self) -> None:
-        """See :meth:`Client.wake <aioparallel.group.client.Client.wake>`."""
+        """Let the waiting :meth:`fetch` return now. If none is waiting, the next one does not wait."""
         self._reading.wake()
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """See :meth:`Client.seek <aioparallel.group.client.Client.seek>`."""
+        """Read this partition from ``offset`` on. Ignored if it is not assigned."""
         if self._membership is not None and partition in self._membership.held:
             self._reading.seek(partition, offset)
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
-        """See :meth:`Client.end_offset_seen <aioparallel.group.client.Client.end_offset_seen>`."""
+        """The last known end offset; None before the first."""
         self.since_end_seen(partition)
         return self._reading.ends_seen.get(partition)
 
     def written_end_seen(self, partition: TopicPartition) -> int | None:
-        """See :meth:`Client.written_end_seen <aioparallel.group.client.Client.written_end_seen>`."""
+        """The same, including undecided transactions."""
         log = self._broker.log(partition)
         return None if log is None or partition not in self._reading.ends_seen else log.end_offset
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
-        """See :meth:`Client.since_end_seen <aioparallel.group.client.Client.since_end_seen>`."""
+        """Seconds since an end offset was received; None before the first."""
         last_contacts = self._link.last_contacts
         if self._reading.look_at_end(partition):
-            last_contacts.heard([partition])
-        return last_contacts.since_heard(partition)
+            last_contacts.end_received([partition])
+        return last_contacts.since_end_received(partition)
 
     def contact(self) -> Contact:
-        """See :meth:`Client.contact <aioparallel.group.client.Client.contact>`. Records need no fetch while the broker
-        is reachable: it tells of them."""
+        """When the broker last answered. While it is reachable it announces records itself, so no fetch is needed."""
         last_contacts = self._link.last_contacts
         named = frozenset[str]() if isinstance(self._topics, re.Pattern) else self._topics
         return Contact(
@@ -266,7 +266,7 @@ class InMemoryClient:
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """See :meth:`Client.commit <aioparallel.group.client.Client.commit>`."""
+        """Commit once, fenced with ``generation``. Returns a result for each partition."""
         if self._is_closed:
             return dict.fromkeys(offsets, CommitFault.RETRIABLE)
         sent = dict(offsets)
@@ -286,7 +286,7 @@ class InMemoryClient:
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
-        """See :meth:`Client.fenced <aioparallel.group.client.Client.fenced>`."""
+        """The group has fenced this generation, as an answer elsewhere shows."""
         if self._membership is not None:
             code = ErrorCode.FENCED_INSTANCE_ID if instance_fenced else ErrorCode.ILLEGAL_GENERATION
             self._membership.fenced(generation, code)
@@ -294,7 +294,7 @@ class InMemoryClient:
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:
-        """See :meth:`Client.committed <aioparallel.group.client.Client.committed>`."""
+        """The group's committed offsets with their metadata. Partitions without one are left out."""
         wanted = tuple(partitions)
         return await self._link.ask(
             Request.OFFSET_FETCH,
@@ -302,16 +302,16 @@ class InMemoryClient:
             timeout,
         )
 
-    # -- asking about logs
+    # -- queries about logs
 
     async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
-        """See :meth:`Client.partitions <aioparallel.group.client.Client.partitions>`."""
+        """All partitions of these topics. Creates no topic."""
         return set(await self._link.ask(Request.METADATA, lambda now: self._broker.partitions_of(topics), timeout))
 
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """See :meth:`Client.beginning_offsets <aioparallel.group.client.Client.beginning_offsets>`."""
+        """The first offset of each log."""
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {p: log.start_offset for p in partitions if (log := self._broker.log(p))},
@@ -319,13 +319,13 @@ class InMemoryClient:
         )
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """See :meth:`Client.end_offsets <aioparallel.group.client.Client.end_offsets>`."""
+        """The offset of the next record; under read_committed, the last stable offset."""
         return await self._ends(partitions, timeout, read_committed=self._read_committed)
 
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """See :meth:`Client.written_end_offsets <aioparallel.group.client.Client.written_end_offsets>`."""
+        """The offset of the next record, including undecided transactions."""
         return await self._ends(partitions, timeout, read_committed=False)
 
     async def _ends(
@@ -340,7 +340,7 @@ class InMemoryClient:
         )
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
-        """See :meth:`Client.valid_ends <aioparallel.group.client.Client.valid_ends>`."""
+        """Up to which offset each log agrees with the given leader epoch."""
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {
@@ -352,7 +352,7 @@ class InMemoryClient:
         )
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
-        """See :meth:`Client.topic_ids <aioparallel.group.client.Client.topic_ids>`."""
+        """The id of each topic that exists."""
         return await self._link.ask(
             Request.METADATA,
             lambda now: {topic: found for topic in topics if (found := self._broker.topic_id(topic))},
@@ -362,7 +362,7 @@ class InMemoryClient:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
-        """See :meth:`Client.offsets_for_times <aioparallel.group.client.Client.offsets_for_times>`."""
+        """The first offset at or after each time (milliseconds since the epoch); None if there is none."""
         return await self._link.ask(
             Request.LIST_OFFSETS,
             lambda now: {
@@ -374,15 +374,15 @@ class InMemoryClient:
         )
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
-        """See :meth:`Client.cleanup_policy <aioparallel.group.client.Client.cleanup_policy>`."""
+        """The topic's ``cleanup.policy``; None if no answer comes."""
         try:
-            told = await self._link.ask(Request.METADATA, lambda now: self._broker.is_compacted(topic), timeout)
+            compacted = await self._link.ask(Request.METADATA, lambda now: self._broker.is_compacted(topic), timeout)
         except (ClientError, Refused, TimeoutError):
             return None
-        return "compact" if told else "delete"
+        return "compact" if compacted else "delete"
 
     async def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
-        """See :meth:`Client.read <aioparallel.group.client.Client.read>`."""
+        """Read these partitions from start to end of each span."""
         reading = Reading(self._broker, read_committed=True)
         left = {partition: [given] if isinstance(given, Span) else list(given) for partition, given in spans.items()}
 
@@ -407,7 +407,7 @@ class InMemoryClient:
                 if time() - moved > _SILENT:
                     at = ", ".join(f"{partition} at offset {some[0].start}" for partition, some in sorted(left.items()))
                     raise ClientError(f"no record has come for {_SILENT:g} s ({at})")
-                await asyncio.sleep(_LOOK_AGAIN)  # what is next may be undecided
+                await asyncio.sleep(_LOOK_AGAIN)  # the next records may be undecided
             for partition, found, next_offset, *_ in taken:
                 some = left[partition]
                 end = some[0].end
@@ -422,7 +422,7 @@ class InMemoryClient:
 
 
 def fault_of(code: ErrorCode) -> CommitFault:
-    """What a refused commit means to the engine."""
+    """The meaning of an error code for a commit."""
     if code in FENCING:
         return CommitFault.FENCED
     if code in RETRIABLE:

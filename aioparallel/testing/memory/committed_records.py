@@ -1,4 +1,4 @@
-"""What a reader of one partition sees, kept: whoever waits for records asks for all of them, a thousand times."""
+"""A cache of the committed records of one partition, for tests that poll all records again and again."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ __all__ = ["CommittedRecords"]
 
 
 class CommittedRecords:
-    """The records of a partition for a ``read_committed`` consumer. Each is read once: what is below the last stable
-    offset is decided, and stays until somebody damages the log."""
+    """The records of a partition for a ``read_committed`` consumer. Each is read once: records below the last stable
+    offset are decided, and do not change unless the log is damaged."""
 
     def __init__(self, partition: TopicPartition, log: PartitionLog) -> None:
         self._partition = partition
@@ -20,7 +20,7 @@ class CommittedRecords:
         self._next = log.start_offset
 
     def records(self) -> list[Record]:
-        """All of them, in order. Not to be changed."""
+        """All records, in order. The caller must not change the list."""
         log = self._log
         if self._edits != log.edits:
             self._edits, self._records, self._next = log.edits, [], log.start_offset

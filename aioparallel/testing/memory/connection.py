@@ -1,4 +1,4 @@
-"""One connection of a producer to one node of the in-memory broker: its requests stay in order."""
+"""A producer's connection to one node of the in-memory broker, which keeps its requests in order."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ T = TypeVar("T")
 
 
 class Connection:
-    """Requests arrive in the order in which they were sent, and their answers come back in it, so a delay holds up
-    what follows. A request that is lost, or whose answer is, holds up nothing else.
+    """Requests arrive in the order of sending, and so do their answers, so a delay holds up later ones. A lost request
+    or answer holds up nothing.
 
-    It breaks by :meth:`close`, when an answer does not come in time (whatever came after that could not be told from
-    it), and when the node stops. All that wait for an answer then hear of it at once. **What was sent still arrives**,
-    late or when a hung node goes on, as bytes do that are in the socket buffers; its answer goes nowhere. Only a node
-    that stops loses it.
+    The connection breaks by :meth:`close`, when an answer times out (a later answer could not be assigned to its
+    request), and when the node stops. Requests that wait for an answer then fail at once. **Requests that were sent
+    still arrive**, later or when a hung node continues, like bytes in socket buffers. Their answers are discarded. They
+    are lost only if the node stops.
     """
 
     def __init__(self, broker: InMemoryBroker, node: int) -> None:
@@ -35,7 +35,7 @@ class Connection:
         self._node = node
         self._loop = asyncio.get_running_loop()
         self._stops = broker.nodes.stops(node)
-        # The kernel of a hung node takes the connection, but clients send nothing before the node has answered.
+        # The kernel of a hung node accepts the connection, but clients send nothing before the node has answered.
         self._is_greeted = not broker.nodes.is_hung(node)
         self._waiting: set[Callable[[Refused], None]] = set()
         self._there = _Way(self._loop)
@@ -44,14 +44,14 @@ class Connection:
             broker.nodes.attach(node, self)
 
     async def call(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
-        """One attempt. ``do(now)`` runs when the node carries the request out, even if nobody waits for it by then.
+        """Send a request once. ``do(now)`` runs when the node handles it, even if the caller has given up by then.
 
-        Raises Refused for what the node answers, and for a connection that breaks (NETWORK_EXCEPTION); TimeoutError
-        when no answer comes within ``timeout`` seconds.
+        Raises Refused for an error from the node and for a broken connection (NETWORK_EXCEPTION), and TimeoutError
+        after ``timeout`` seconds.
         """
         fault = self._broker.faults.decide(request, self._node)
         if not (self.is_open and self._broker.is_reachable):
-            await asyncio.sleep(0)  # nothing is answered in the same step of the loop
+            await asyncio.sleep(0)  # never fail in the same step of the loop
             raise Refused(ErrorCode.NETWORK_EXCEPTION)
         answer: asyncio.Future[T] = self._loop.create_future()
         if not fault.is_request_lost:
@@ -89,7 +89,7 @@ class Connection:
             self._back.send(fault.response_delay, lambda: None if answer.done() else settle())
 
     def close(self) -> None:
-        """Break it."""
+        """Break the connection."""
         self.is_open = False
         self._broker.nodes.detach(self._node, self)
         for break_off in tuple(self._waiting):
@@ -97,7 +97,7 @@ class Connection:
 
 
 class _Way:
-    """One direction of a connection: what is sent later arrives later."""
+    """One direction of a connection, which keeps the order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -109,7 +109,7 @@ class _Way:
         now = self._loop.time()
         self._latest = max(self._latest, now + delay)
         self._under_way.append(arrive)
-        # One call for each of them, in any order: each takes the one that is first.
+        # The calls may run in any order, because each one delivers the first item.
         if self._latest > now:
             self._loop.call_at(self._latest, self._next)
         else:

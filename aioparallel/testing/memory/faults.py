@@ -1,4 +1,4 @@
-"""What goes wrong between a client and the in-memory broker: by script, or by seeded chance."""
+"""Faults between a client and the in-memory broker: scripted, or random with a seed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["Fault", "Faults", "Request"]
 
 
 class Request(enum.Enum):
-    """The kinds of request a client sends."""
+    """The kinds of requests that clients send."""
 
     CONNECT = "connect"
     METADATA = "metadata"
@@ -30,18 +30,18 @@ class Request(enum.Enum):
     OFFSET_FETCH = "offset fetch"
     PRODUCE = "produce"
     IDENTIFY = "init producer id"
-    """With a transactional id or without."""
+    """With or without a transactional id."""
     TXN_OFFSETS = "txn offset commit"
     END_TXN = "end txn"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """What happens to one request. The default is nothing: it is answered at once.
+    """What happens to one request. By default nothing: it is answered at once.
 
-    A request that arrives after its sender gave up is carried out all the same. ``Fault(request_delay=5)`` on
-    a commit with a shorter deadline is a *late commit*: it reaches the coordinator with the generation it was
-    sent with, perhaps long after a rebalance, or after a later commit of the same generation.
+    A request that arrives after its sender has given up is still carried out. ``Fault(request_delay=5)`` on a commit
+    with a shorter timeout is a *late commit*: it reaches the coordinator with its original generation, perhaps long
+    after a rebalance, or after a later commit of the same generation.
     """
 
     request_delay: float = 0.0
@@ -49,14 +49,14 @@ class Fault:
     response_delay: float = 0.0
     """Seconds from the broker to the client."""
     error: ErrorCode | None = None
-    """The broker answers with this, and does nothing."""
+    """The broker answers with this error, and does nothing."""
     is_carried_out: bool = False
-    """With ``error``: it is carried out all the same. So does a leader that has written a batch and waits in vain for
-    its followers (REQUEST_TIMED_OUT)."""
+    """With ``error``: the request is carried out nevertheless, as by a leader that has written a batch and waits in
+    vain for its followers (REQUEST_TIMED_OUT)."""
     is_request_lost: bool = False
-    """It never arrives: the sender waits until its deadline, and nothing was done."""
+    """The request never arrives. The sender waits for its timeout, and nothing was done."""
     is_response_lost: bool = False
-    """It is carried out, but the sender waits until its deadline."""
+    """The request is carried out, but the sender waits for its timeout."""
 
     def __post_init__(self) -> None:
         if self.error is not None and not isinstance(self.error, ErrorCode):
@@ -66,7 +66,7 @@ class Fault:
         for option in ("request_delay", "response_delay"):
             value = getattr(self, option)
             if not isinstance(value, int | float) or not value >= 0:
-                raise ConfigurationError(option, value, "seconds, not below 0")
+                raise ConfigurationError(option, value, "seconds, at least 0")
 
     @property
     def is_harmless(self) -> bool:
@@ -80,24 +80,23 @@ HARMLESS = Fault()
 _TO_A_NODE: Final = frozenset(
     {Request.CONNECT, Request.METADATA, Request.IDENTIFY, Request.PRODUCE, Request.TXN_OFFSETS, Request.END_TXN}
 )
-"""Requests that go to one node of the broker; all others know only the broker as a whole."""
+"""Requests to a single node; all others are for the broker as a whole."""
 
 _Place = tuple[Request, int | None]
-"""A kind of request, and the node that it goes to; None for any."""
+"""A kind of request and its node; None for any node."""
 
 
 class Faults:
-    """Decides what happens to each request, in this order: script, chance, standing fault, latency.
+    """Decides what happens to each request, in this order: script, chance, permanent fault, latency.
 
-    Each of them holds for a kind of request; with ``node`` only for those to this node of the broker, and then before
-    what holds for all. Nodes are told apart where producers ask them (``CONNECT``, ``METADATA``, ``IDENTIFY``,
-    ``PRODUCE``).
+    Each applies to a kind of request. With ``node`` it applies only to requests to that node, and precedes those for
+    all nodes. Only producers' requests have a node (``CONNECT``, ``METADATA``, ``IDENTIFY``, ``PRODUCE``).
 
-    ``rng`` is the only source of chance; the same seed and the same requests give the same faults. ``nodes``: how many
-    the broker has; None: any number.
+    ``rng`` is the only source of randomness: the same seed and requests give the same faults. ``nodes``: number of
+    nodes of the broker; None: any number.
 
-    What could never happen is a ConfigurationError: a kind of request or a fault that is none, a node that the broker
-    has not, or one for requests that do not go to a node.
+    Faults that could never happen raise ConfigurationError: an invalid request or fault, a node that does not exist, or
+    a node for requests without one.
     """
 
     def __init__(self, rng: random.Random | None = None, *, nodes: int | None = None) -> None:
@@ -109,28 +108,28 @@ class Faults:
         self._latency: dict[_Place, tuple[float, float]] = {}
 
     def script(self, request: Request, *faults: Fault, node: int | None = None) -> None:
-        """The next requests of this kind meet these faults, one each, in this order."""
+        """Apply these faults to the next requests of this kind, one each, in this order."""
         place = self._place(request, node, *faults)
         self._scripts.setdefault(place, deque()).extend(faults)
 
     def sometimes(self, request: Request, probability: float, fault: Fault, *, node: int | None = None) -> None:
-        """Each request of this kind meets the fault with this probability (0 to 1)."""
+        """Apply the fault to each request of this kind with this probability (0 to 1)."""
         if not 0 <= probability <= 1:
             raise ConfigurationError("probability", probability, "from 0 to 1")
         self._chances.setdefault(self._place(request, node, fault), []).append((probability, fault))
 
     def always(self, request: Request, fault: Fault, *, node: int | None = None) -> None:
-        """Every request of this kind meets the fault, until :meth:`heal`."""
+        """Apply the fault to every request of this kind, until :meth:`heal`."""
         self._standing[self._place(request, node, fault)] = fault
 
     def latency(self, request: Request, shortest: float, longest: float, *, node: int | None = None) -> None:
-        """Requests of this kind take a random time to arrive: seconds, evenly spread."""
+        """Delay requests of this kind by a random time in seconds, uniformly distributed."""
         if not 0 <= shortest <= longest:
             raise ConfigurationError("latency", (shortest, longest), "seconds, 0 <= shortest <= longest")
         self._latency[self._place(request, node)] = (shortest, longest)
 
     def heal(self, *requests: Request) -> None:
-        """Forget all faults of these kinds, whatever the node; without arguments, of every kind."""
+        """Remove all faults of these kinds, for all nodes; without arguments, of every kind."""
         for request in requests:
             self._place(request, None)
         for faults in (self._scripts, self._chances, self._standing, self._latency):
@@ -138,7 +137,7 @@ class Faults:
                 del faults[place]
 
     def decide(self, request: Request, node: int | None = None) -> Fault:
-        """What happens to the request that is being sent now; ``node``: where to, if that is known."""
+        """The fault of a request that is being sent. ``node``: its target, if known."""
         places = ((request, None),) if node is None else ((request, node), (request, None))
         for look in (self._scripted, self._by_chance, self._standing.get, self._late):
             for place in places:
@@ -147,7 +146,7 @@ class Faults:
         return HARMLESS
 
     def _place(self, request: Request, node: int | None, *faults: Fault) -> _Place:
-        """Where these hold. Raises ConfigurationError where they could never happen."""
+        """The place of these faults. Raises ConfigurationError if they could never happen."""
         if not isinstance(request, Request):
             raise ConfigurationError("request", request, f"a Request, one of {', '.join(map(str, Request))}")
         for fault in faults:
@@ -155,9 +154,7 @@ class Faults:
                 raise ConfigurationError("fault", fault, "a Fault")
         if node is not None:
             if request not in _TO_A_NODE:
-                raise ConfigurationError(
-                    "node", node, f"leave it out, a {request.value} request goes to no single node"
-                )
+                raise ConfigurationError("node", node, f"leave it out, a {request.value} request is for no single node")
             if node not in self._nodes:
                 raise ConfigurationError("node", node, f"1 to {self._nodes[-1]}")
         return request, node

@@ -1,18 +1,18 @@
-"""One consumer group, as its coordinator keeps it: Kafka's classic protocol. Plain data, time is passed in.
+"""The coordinator's state of one consumer group, in Kafka's classic protocol. Plain data; time is passed in.
 
-A rebalance goes::
+The states of a rebalance::
 
     STABLE --(a member joins, leaves, expires, or joins again with another subscription)-->
-    PREPARING_REBALANCE    heartbeats answer REBALANCE_IN_PROGRESS; commits of the old generation are taken
-      --(every member has joined again, or the rebalance timeout threw out those who have not)-->
+    PREPARING_REBALANCE    heartbeats answer REBALANCE_IN_PROGRESS; commits of the old generation are accepted
+      --(every member has joined again, or the rebalance timeout has removed the others)-->
     COMPLETING_REBALANCE   the generation is one higher; commits answer REBALANCE_IN_PROGRESS
       --(the leader syncs)-->
-    STABLE                 each member fetches its partitions by syncing
+    STABLE                 each member gets its partitions by syncing
 
 The rules for commits and heartbeats in each state are those of Kafka's GroupCoordinator. Requests of a static member
-(KIP-345) name its instance id: who joins with one that a member has takes that one's place, assignment and all, and
-from then on requests that name both the id and the former member are refused with FENCED_INSTANCE_ID. Not here: the
-next-generation protocol (KIP-848).
+(KIP-345) contain its instance id. A process that joins with the instance id of a member replaces that member, and gets
+its assignment. Requests with this instance id and the former member id are then refused with FENCED_INSTANCE_ID. The
+next-generation protocol (KIP-848) is not implemented.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ COMMIT_LIMIT = 1_048_588  # bytes; one commit is one batch in the offsets topic,
 
 
 class GroupState(enum.Enum):
-    """Where the group stands in a rebalance."""
+    """The state of a group."""
 
     EMPTY = "empty"
     PREPARING_REBALANCE = "preparing rebalance"
@@ -44,7 +44,7 @@ class GroupState(enum.Enum):
 
 @dataclass(slots=True)
 class Member:
-    """One member; times are seconds on the clock that is passed in."""
+    """A member. Times are seconds on the clock that is passed in."""
 
     id: str
     subscription: Subscription
@@ -53,9 +53,9 @@ class Member:
     expires_at: float
     instance_id: str | None = None
     has_joined: bool = False
-    """It sent JoinGroup in this rebalance, and waits for the others. A waiting member does not expire."""
+    """It has sent JoinGroup in this rebalance, and waits for the others. A waiting member does not expire."""
     has_synced: bool = False
-    """It sent SyncGroup in this generation, and waits for the leader or is served."""
+    """It has sent SyncGroup in this generation."""
     assignment: frozenset[TopicPartition] = frozenset()
 
 
@@ -89,41 +89,43 @@ class Group:
         now: float,
         instance_id: str | None = None,
     ) -> str:
-        """JoinGroup. Returns the member's id (a new one for None); :meth:`joined` tells when it is done.
+        """JoinGroup. Returns the member's id, a new one for None; :meth:`joined` says when the join is complete.
 
-        Raises Refused with UNKNOWN_MEMBER_ID for a member that the group has thrown out, with FENCED_INSTANCE_ID for
-        one whose place another one has taken.
+        Raises Refused with UNKNOWN_MEMBER_ID for a removed member, and with FENCED_INSTANCE_ID for a member that was
+        replaced.
         """
         before = None if instance_id is None or member_id is not None else self._with_instance(instance_id)
         if before is not None:
             member = self._replace(before)
-            # What the one before has got, it gets: the group need not agree anew.
-            news = self.state is not GroupState.STABLE or subscription.partitions != member.subscription.partitions
+            # It gets the replaced member's assignment, so no rebalance is needed.
+            needs_rebalance = (
+                self.state is not GroupState.STABLE or subscription.partitions != member.subscription.partitions
+            )
             member.subscription = Subscription(subscription.partitions)
             member.session_timeout, member.rebalance_timeout = session_timeout, rebalance_timeout
         elif member_id is None:
             member = self._admit(subscription, session_timeout, rebalance_timeout, instance_id)
-            news = True
+            needs_rebalance = True
         else:
             member = self._known(member_id, instance_id)
-            news = member.subscription != subscription or member_id == self.leader
+            needs_rebalance = member.subscription != subscription or member_id == self.leader
             member.subscription = subscription
         member.expires_at = now + session_timeout
-        if news or self.state is GroupState.PREPARING_REBALANCE:
+        if needs_rebalance or self.state is GroupState.PREPARING_REBALANCE:
             self._prepare_rebalance(now)
             member.has_joined = True
-            self._complete_join_if_all_are_there(now)
+            self._complete_join_if_all_joined(now)
         return member.id
 
     def _admit(self, subscription: Subscription, session: float, rebalance: float, instance_id: str | None) -> Member:
-        # Whatever a newcomer says it owns, this group did not give it to this member.
+        # Ignore what a new member claims to own: the group did not assign it to this member.
         fresh = Subscription(subscription.partitions)
         member = Member(self._new_id(), fresh, session, rebalance, expires_at=0.0, instance_id=instance_id)
         self.members[member.id] = member
         return member
 
     def _replace(self, member: Member) -> Member:
-        """Another one in its place, under another member id."""
+        """Give the member another id, for the process that replaces it."""
         former, member.id = member.id, self._new_id()
         self.members = {one.id: one for one in self.members.values()}
         if self.leader == former:
@@ -136,12 +138,12 @@ class Group:
         return f"member-{self._ids_given}"
 
     def joined(self, member_id: str, instance_id: str | None = None) -> Generation | None:
-        """The generation the member has joined; None while it must wait for others."""
+        """The generation that the member has joined; None while it must wait for others."""
         member = self._known(member_id, instance_id)
         return None if member.has_joined else Generation(self.generation, member_id)
 
     def sync(self, generation: Generation, now: float, instance_id: str | None = None) -> None:
-        """SyncGroup; the leader's hands out the partitions. :meth:`synced` tells when they are there."""
+        """SyncGroup. The leader's request assigns the partitions; :meth:`synced` says when they are assigned."""
         member = self._fenced(generation, instance_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -151,13 +153,13 @@ class Group:
             shares = assign({id_: each.subscription for id_, each in self.members.items()})
             for each in self.members.values():
                 each.assignment = shares[each.id]
-                if each.has_synced:  # it did not expire while it waited
+                if each.has_synced:  # its session was suspended while it waited
                     each.expires_at = now + each.session_timeout
             self.state = GroupState.STABLE
             self._changed()
 
     def synced(self, generation: Generation, instance_id: str | None = None) -> frozenset[TopicPartition] | None:
-        """The member's partitions in this generation; None while the leader has not handed them out."""
+        """The member's partitions in this generation; None until the leader has assigned them."""
         member = self._fenced(generation, instance_id)
         if self.state is GroupState.PREPARING_REBALANCE:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
@@ -166,14 +168,14 @@ class Group:
     # -- staying and going
 
     def heartbeat(self, generation: Generation, now: float, instance_id: str | None = None) -> None:
-        """Heartbeat. Raises Refused: REBALANCE_IN_PROGRESS asks the member to join again."""
+        """Heartbeat. Raises Refused; REBALANCE_IN_PROGRESS tells the member to join again."""
         member = self._fenced(generation, instance_id)
         member.expires_at = now + member.session_timeout
         if self.state is GroupState.PREPARING_REBALANCE:
             raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
 
     def leave(self, member_id: str, now: float) -> None:
-        """LeaveGroup; anybody may send it in a member's name."""
+        """LeaveGroup. Any process may send it for a member."""
         self._known(member_id)
         self._remove([member_id], now)
 
@@ -184,7 +186,7 @@ class Group:
         self._rebalance_deadline = now + self._longest_rebalance_timeout()
 
     def advance(self, now: float) -> None:
-        """Let time pass: sessions expire, and a rebalance goes on without those who are too late."""
+        """Let time pass: sessions expire, and a rebalance continues without late members."""
         expired = [m.id for m in self.members.values() if now >= m.expires_at and not self._waits(m)]
         if expired:
             self._remove(expired, now)
@@ -192,7 +194,7 @@ class Group:
             self._remove([m.id for m in self.members.values() if not m.has_joined], now)
 
     def next_deadline(self) -> float | None:
-        """When :meth:`advance` has something to do, if nothing else happens; None for never."""
+        """When :meth:`advance` has something to do if nothing else happens; None: never."""
         times = [m.expires_at for m in self.members.values() if not self._waits(m)]
         if self.state is GroupState.PREPARING_REBALANCE:
             times.append(self._rebalance_deadline)
@@ -212,17 +214,17 @@ class Group:
         now: float,
         instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
-        """OffsetCommit: None for each partition that was taken, else why not.
+        """OffsetCommit: None for each committed partition, else the error.
 
-        Raises Refused when it takes none at all. A negative generation is that of a consumer without a group
-        protocol (or of a tool); it is accepted only while the group has no members.
+        Raises Refused if it commits nothing at all. A negative generation belongs to a consumer without a group
+        protocol, or a tool; it is accepted only while the group has no members.
         """
         if not (generation.id < 0 and self.state is GroupState.EMPTY):
             member = self._fenced(generation, instance_id)
             if self.state is GroupState.COMPLETING_REBALANCE:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             member.expires_at = now + member.session_timeout
-        results = self._measured(offsets)
+        results = self._check_sizes(offsets)
         self.offsets.update({partition: offsets[partition] for partition, code in results.items() if code is None})
         return results
 
@@ -233,13 +235,13 @@ class Group:
         now: float,
         instance_id: str | None = None,
     ) -> dict[TopicPartition, ErrorCode | None]:
-        """TxnOffsetCommit: None for each partition that goes with the transaction, else why not. Raises Refused."""
+        """TxnOffsetCommit: None for each partition that joins the transaction, else the error. Raises Refused."""
         if not (generation.id < 0 and self.state is GroupState.EMPTY):
             self._fenced(generation, instance_id)
-        return self._measured(offsets)
+        return self._check_sizes(offsets)
 
-    def _measured(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
-        """None for each that is not too large, else the code for it. Raises Refused where all of it together is."""
+    def _check_sizes(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
+        """None for each partition, or the error if its metadata is too large. Raises Refused if all together are."""
         results: dict[TopicPartition, ErrorCode | None] = {
             partition: ErrorCode.OFFSET_METADATA_TOO_LARGE
             if utf16_length(committed.metadata) > self.metadata_limit
@@ -252,7 +254,7 @@ class Group:
         return results
 
     def committed(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, Committed]:
-        """OffsetFetch: what is committed for those of them that have something."""
+        """OffsetFetch: the committed offsets of those partitions that have one."""
         return {p: self.offsets[p] for p in partitions if p in self.offsets}
 
     # -- the state machine
@@ -292,10 +294,10 @@ class Group:
         for member_id in member_ids:
             del self.members[member_id]
         self._prepare_rebalance(now)
-        self._complete_join_if_all_are_there(now)
+        self._complete_join_if_all_joined(now)
         self._changed()
 
-    def _complete_join_if_all_are_there(self, now: float) -> None:
+    def _complete_join_if_all_joined(self, now: float) -> None:
         if not all(member.has_joined for member in self.members.values()):
             return
         self.generation += 1
@@ -309,5 +311,5 @@ class Group:
 
 
 def utf16_length(text: str) -> int:
-    """How many UTF-16 characters (Java's ``String.length()``) the text has: what a broker's limit counts."""
+    """The number of UTF-16 characters (Java's ``String.length()``), which a broker limits."""
     return len(text) + sum(character > "\uffff" for character in text)

@@ -1,4 +1,4 @@
-"""How a request gets from a client to the in-memory broker, and its answer back, if at all."""
+"""The path of a request from a client to the in-memory broker, and of its answer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aioparallel.testing.memory.refused import RETRIABLE, Refused
 
 __all__ = ["NODE", "RETRY_BACKOFF", "Link", "carry_out"]
 
-RETRY_BACKOFF = 0.05  # seconds between two attempts, as retry.backoff.ms
+RETRY_BACKOFF = 0.05  # seconds between two attempts, like retry.backoff.ms
 
 NODE: Final = 0
 _KINDS: Final = {Request.COMMIT: ("commit",), Request.HEARTBEAT: ("heartbeat",)}
@@ -24,10 +24,10 @@ T = TypeVar("T")
 
 
 class Link:
-    """What lies between a consumer and the broker, which is one for it, however many nodes there are. Requests may
-    overtake each other: a late one stands for what an older connection still had on its way.
+    """The connection of a consumer to the broker, which is a single one whatever its number of nodes. Requests may
+    overtake each other: a late one represents a request that an older connection still had in flight.
 
-    What a request does is a plain function of the time at which it arrives.
+    The effect of a request is a plain function of its arrival time.
     """
 
     def __init__(self, broker: InMemoryBroker, group_id: str) -> None:
@@ -37,15 +37,15 @@ class Link:
         self.last_contacts = LastContacts(self._now)
 
     def _now(self) -> float:
-        """By the clock of the loop that it is used on, also after its end."""
+        """The time of the loop it is used on, even after that loop's end."""
         self._loop = self._loop or asyncio.get_running_loop()
         return self._loop.time()
 
     async def call(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
-        """One attempt. ``do(now)`` runs when the request arrives, even if the caller has given up by then.
+        """Send a request once. ``do(now)`` runs when it arrives, even if the caller has given up by then.
 
-        Raises Refused for what the broker answers and for a broken connection, TimeoutError when no answer
-        comes within ``timeout`` seconds.
+        Raises Refused for an error from the broker and for a broken connection, and TimeoutError after ``timeout``
+        seconds.
         """
         with self.last_contacts.asking(NODE, *_KINDS.get(request, ())):
             try:
@@ -57,7 +57,7 @@ class Link:
 
     async def _attempt(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
         fault = self._broker.faults.decide(request)
-        await asyncio.sleep(0)  # nothing is answered in the same step of the loop
+        await asyncio.sleep(0)  # never answer in the same step of the loop
         if fault.is_harmless or not self._broker.is_reachable:
             return carry_out(self._broker, fault, do, asyncio.get_running_loop().time())
         loop = asyncio.get_running_loop()
@@ -68,9 +68,9 @@ class Link:
             return await answer
 
     async def ask(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
-        """Attempts until one is answered, as far as waiting can mend it.
+        """Send a request, and retry while the error is retriable.
 
-        Raises TimeoutError after ``timeout`` seconds, NotAuthorized, and Refused for the rest.
+        Raises TimeoutError after ``timeout`` seconds, NotAuthorized, and Refused for other errors.
         """
         async with asyncio.timeout(timeout):
             while True:
@@ -82,7 +82,7 @@ class Link:
                 await asyncio.sleep(RETRY_BACKOFF)
 
     def explain(self, refused: Refused) -> NotAuthorized | AuthenticationFailed | Refused:
-        """The refusal as the client's user should see it."""
+        """The error for the client's user."""
         match refused.code:
             case ErrorCode.GROUP_AUTHORIZATION_FAILED:
                 return NotAuthorized(f"group {self._group_id!r}")
@@ -112,7 +112,7 @@ class Link:
 
 
 def carry_out(broker: InMemoryBroker, fault: Fault, do: Callable[[float], T], now: float) -> T:
-    """A request has arrived: what the broker answers. Raises Refused."""
+    """Carry out a request that has arrived. Raises Refused."""
     if not broker.is_reachable:
         raise Refused(ErrorCode.NETWORK_EXCEPTION)
     broker.advance(now)

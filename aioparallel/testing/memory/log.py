@@ -1,4 +1,4 @@
-"""The log of one partition, as every isolation level sees it. Plain data: no clock, no waiting."""
+"""The log of one partition, for every isolation level. Plain data without clock or waiting."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["PartitionLog", "Slice", "Stored", "Transaction", "TransactionState"]
 
 
 class TransactionState(enum.Enum):
-    """What became of a transaction."""
+    """The state of a transaction."""
 
     OPEN = "open"
     COMMITTED = "committed"
@@ -22,9 +22,9 @@ class TransactionState(enum.Enum):
 
 
 class Transaction:
-    """A producer's transaction: what is appended under it is undecided until it ends.
+    """A producer's transaction. Records appended within it are undecided until it ends.
 
-    It compares by identity. The broker ends it; ``state`` tells what became of it.
+    It compares by identity. The broker ends it and sets ``state``.
     """
 
     __slots__ = ("state",)
@@ -37,7 +37,7 @@ class Transaction:
 
 
 class Stored(NamedTuple):
-    """What the log holds at one offset: a record, or the marker that ends a transaction."""
+    """The entry at one offset: a record, or the marker that ends a transaction."""
 
     offset: int
     key: bytes | None
@@ -49,7 +49,7 @@ class Stored(NamedTuple):
 
 
 class Slice(NamedTuple):
-    """What one read found: nothing else below ``next_offset`` is for this reader."""
+    """The result of a read: nothing else below ``next_offset`` is visible to this reader."""
 
     records: list[Stored]
     next_offset: int
@@ -59,24 +59,23 @@ _offset = attrgetter("offset")
 
 
 class PartitionLog:
-    """Offsets from :attr:`start_offset` (the first it holds) up to :attr:`end_offset` (the next given out).
+    """Offsets from :attr:`start_offset` (the first one) up to :attr:`end_offset` (the next one to assign).
 
-    Between them offsets may be missing: compaction removed them. Markers take an offset each and are shown to
-    nobody.
+    Offsets between them may be missing after compaction. A marker takes an offset, and no reader sees it.
     """
 
     def __init__(self) -> None:
         self.start_offset = 0
         self.end_offset = 0
         self.edits = 0
-        """How often something that was readable has been taken away, or may come again."""
+        """Number of changes that removed readable records, or let their offsets be reused."""
         self.leader_epoch = 0
-        """Of the leader now. Each election begins a new one."""
-        self._epoch_starts: list[tuple[int, int]] = [(0, 0)]  # of each epoch with records: it, and its first offset
+        """Epoch of the current leader. Each election begins a new one."""
+        self._epoch_starts: list[tuple[int, int]] = [(0, 0)]  # each epoch with records, and its first offset
         self.has_raw_names = False
-        """Whether a record was appended with a header whose name is not UTF-8."""
+        """Whether a record has a header name that is not UTF-8."""
         self._entries: list[Stored] = []
-        # The first offset of each transaction that is open here: the least of them is the last stable offset.
+        # The first offset of each transaction that is open here. The lowest one is the last stable offset.
         self._open: dict[Transaction, int] = {}
 
     def append(
@@ -87,14 +86,14 @@ class PartitionLog:
         timestamp: int = 0,
         transaction: Transaction | None = None,
     ) -> int:
-        """Add a record at the end and return its offset."""
+        """Append a record and return its offset."""
         offset = self._add(key, value, headers, timestamp, transaction, is_marker=False)
         if transaction is not None:
             self._open.setdefault(transaction, offset)
         return offset
 
     def end_transaction(self, transaction: Transaction, timestamp: int = 0) -> None:
-        """Write the marker of a transaction that is decided; it takes one offset."""
+        """Write the marker of a decided transaction, which takes one offset."""
         self._open.pop(transaction, None)
         self._add(None, None, (), timestamp, transaction, is_marker=True)
 
@@ -118,17 +117,17 @@ class PartitionLog:
         return offset
 
     def readable_end(self, *, read_committed: bool) -> int:
-        """The end of what such a reader may see: the last stable offset, or the end of the log."""
+        """The end for such a reader: the last stable offset, or the end of the log."""
         return min(self._open.values()) if read_committed and self._open else self.end_offset
 
     def holds(self, position: int) -> bool:
-        """Whether a reader may stand here; a position in a gap is fine, one past the end is not."""
+        """Whether this is a valid position. It may be in a gap, but not beyond the end."""
         return self.start_offset <= position <= self.end_offset
 
     def read(self, position: int, max_records: int, *, read_committed: bool) -> Slice:
         """At most ``max_records`` records from ``position`` on, and the position of the next one.
 
-        The caller has asked :meth:`holds` before.
+        The caller must have checked :meth:`holds`.
         """
         limit = self.readable_end(read_committed=read_committed)
         taken: list[Stored] = []
@@ -162,10 +161,9 @@ class PartitionLog:
         self._open = {transaction: max(first, self.start_offset) for transaction, first in self._open.items()}
 
     def truncate_tail(self, end: int) -> None:
-        """Lose everything from ``end`` on, as an unclean leader election does.
+        """Lose all records from ``end`` on, as an unclean leader election does.
 
-        New records get the lost offsets again. Transactions that were decided stay decided, although their
-        marker may be lost.
+        New records reuse the lost offsets. Decided transactions stay decided, although their markers may be lost.
         """
         self.edits += 1
         self.end_offset = max(self.start_offset, min(end, self.end_offset))
@@ -176,23 +174,23 @@ class PartitionLog:
         self._open = {transaction: first for transaction, first in self._open.items() if first < self.end_offset}
 
     def elect(self) -> None:
-        """Another leader, or the same one once more: records from now on are of a new epoch."""
+        """Elect a leader, perhaps the same one. Later records have a new epoch."""
         self.leader_epoch += 1
 
     def epochs_of(self, start: int, end: int) -> tuple[tuple[int, int], ...]:
-        """Under which leader epochs the records of this range were written: pairs of first offset and epoch."""
+        """The leader epochs of the records in this range, as pairs of first offset and epoch."""
         before = [(first, epoch) for epoch, first in self._epoch_starts if first <= start]
         return (*before[-1:], *[(first, epoch) for epoch, first in self._epoch_starts if start < first < end])
 
     def valid_end(self, epoch: int) -> int:
-        """Where the records of this epoch and those before it end, as OffsetForLeaderEpoch tells; where a log begins
-        that never had that leader."""
+        """Where the records of this epoch and earlier ones end, as in OffsetForLeaderEpoch; the start of the log if it
+        never had that epoch."""
         if epoch > self.leader_epoch:
             return self.start_offset
         return min((start for later, start in self._epoch_starts if later > epoch), default=self.end_offset)
 
     def compact(self, offsets: Collection[int]) -> None:
-        """Remove these offsets and leave gaps, as compaction does; the end stays where it is."""
+        """Remove these offsets, as compaction does. The end offset does not change."""
         self.edits += 1
         gone = frozenset(offsets)
         self._entries = [entry for entry in self._entries if entry.offset not in gone]
@@ -201,7 +199,7 @@ class PartitionLog:
         entries = self._entries
         if not entries:
             return 0
-        # A log without gaps is its own index.
+        # Without gaps the index follows from the offset.
         guess = position - entries[0].offset
         if 0 <= guess < len(entries) and entries[guess].offset == position:
             return guess

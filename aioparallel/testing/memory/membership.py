@@ -1,4 +1,4 @@
-"""One member of one group: joins, sends heartbeats, and tells its listener what it holds."""
+"""One member of one group: joins, sends heartbeats, and reports its assignments to a listener."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LATE: Final = 60.0
-"""Seconds for which a join that got no answer may still be handled."""
+"""Seconds for which an unanswered join may still be handled."""
 
 
 class MemberOptions(NamedTuple):
-    """How a member behaves; times in seconds."""
+    """The options of a member. Times in seconds."""
 
     cooperative: bool
     session_timeout: float
@@ -39,7 +39,7 @@ class MemberOptions(NamedTuple):
     instance_id: str | None = None
 
     def check(self) -> None:
-        """Raise ConfigurationError for what cannot work."""
+        """Raise ConfigurationError for options that cannot work."""
         for option in ("session_timeout", "heartbeat_interval", "rebalance_timeout"):
             if not getattr(self, option) > 0:
                 raise ConfigurationError(option, getattr(self, option), "seconds, above 0")
@@ -49,11 +49,10 @@ class MemberOptions(NamedTuple):
 
 
 class Membership:
-    """The member's life, in one coroutine, :meth:`run`: so the listener never hears two things at a time.
+    """A member, run by one coroutine, :meth:`run`, so the listener gets one call at a time.
 
-    ``wanted`` tells which partitions exist now for what is subscribed; it is asked before each join and after
-    each heartbeat. ``dropped`` is told of partitions at the moment they must not be read any more, which is
-    before the listener is.
+    ``wanted`` returns the existing partitions of the subscription. It is called before each join and after each
+    heartbeat. ``dropped`` is called with partitions as soon as they must no longer be read, before the listener is.
     """
 
     def __init__(
@@ -68,7 +67,7 @@ class Membership:
         dropped: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self.held: set[TopicPartition] = set()
-        """Assigned, and not being given away."""
+        """Partitions that are assigned and not being given up."""
         self.member_id: str | None = None
         self.generation: Generation | None = None
         self._broker = broker
@@ -80,13 +79,13 @@ class Membership:
         self._dropped = dropped
         self._joined_for: frozenset[TopicPartition] = frozenset()
         self._waiter: asyncio.Future[None] | None = None
-        # While it sends heartbeats: the code with which a commit of its own generation was refused.
+        # While it sends heartbeats: set to the error code if a commit of its own generation is refused.
         self._fenced: asyncio.Future[ErrorCode] | None = None
-        self._is_over = False  # another one has the instance id
-        self._unanswered_at = -math.inf  # a join without a member id
+        self._is_over = False  # another process has the instance id
+        self._unanswered_at = -math.inf  # time of the last unanswered join without a member id
 
     async def run(self) -> None:
-        """Be a member until cancelled. Raises NotAuthorized, InstanceFenced, and Refused for what has no remedy."""
+        """Be a member until cancelled. Raises NotAuthorized, InstanceFenced, and Refused for other permanent errors."""
         while True:
             try:
                 if await self._enter():
@@ -95,32 +94,32 @@ class Membership:
                 await self._recover(refused)
             except TimeoutError:
                 logger.info(
-                    "no answer from the coordinator, trying again", extra={**self._log_fields(), "action": "no_answer"}
+                    "no answer from the coordinator, retrying", extra={**self._log_fields(), "action": "no_answer"}
                 )
 
     def group_changed(self) -> None:
-        """The group went from one state to another: look again, if waiting for that."""
+        """The group's state has changed: check it again, if waiting for that."""
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def fenced(self, generation: Generation, code: ErrorCode) -> None:
-        """A commit under ``generation`` was refused so. Of an older one that says nothing; and who is giving partitions
-        away, or joins, finds out by itself."""
+        """A commit with ``generation`` was refused with ``code``. Ignored for an older generation, and while the member
+        gives up partitions or joins, because it will be refused there as well."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             if generation.member_id != self.member_id:
-                return  # it has got another one since, and nobody else its place
-            if self._may_be_our_own():
+                return  # for an earlier member id of this same process
+            if self._may_be_itself():
                 code = ErrorCode.UNKNOWN_MEMBER_ID
             else:
                 self._end()
-        is_news = self._is_over or generation == self.generation
-        if is_news and self._fenced is not None and not self._fenced.done():
+        is_current = self._is_over or generation == self.generation
+        if is_current and self._fenced is not None and not self._fenced.done():
             self._fenced.set_result(code)
 
     # -- entering a generation
 
     async def _enter(self) -> bool:
-        """Join, sync, tell the listener; False when partitions were revoked, and it must join again."""
+        """Join, sync and call the listener. Returns False if partitions were revoked, so that it must join again."""
         wanted, member_id, instance_id = self._wanted(), self.member_id, self._options.instance_id
         owned = frozenset(self.held) if self._options.cooperative else frozenset[TopicPartition]()
         try:
@@ -155,8 +154,7 @@ class Membership:
             len(partitions),
             extra={**self._log_fields(), "action": "assigned"},
         )
-        # First of all, and even when nothing was added: commits for what is being revoked need the new
-        # generation too.
+        # First, even if nothing was added: commits of revoked partitions need the new generation as well.
         self._listener.assigned(sorted(added), generation)
         await self._revoke(gone)
         return not gone
@@ -164,7 +162,7 @@ class Membership:
     # -- staying in it
 
     async def _stay(self) -> None:
-        """Send heartbeats until the group rebalances or what is wanted changes."""
+        """Send heartbeats until the group rebalances or the wanted partitions change."""
         self._fenced = fenced = asyncio.get_running_loop().create_future()
         try:
             while self._wanted() == self._joined_for:
@@ -177,14 +175,14 @@ class Membership:
             await self._revoke(set(self.held))
 
     async def _until_heartbeat(self, fenced: asyncio.Future[ErrorCode]) -> None:
-        """Wait for the time of the next one. Raises Refused when a commit has told already what it would say, now or
-        while the last one was on its way."""
+        """Wait until the next heartbeat is due. Raises Refused if a commit was refused meanwhile, or during the last
+        heartbeat."""
         await asyncio.wait([fenced], timeout=self._options.heartbeat_interval)
         if fenced.done():
             raise Refused(fenced.result())
 
     async def _heartbeat(self) -> ErrorCode | None:
-        """One heartbeat. What passes by itself is returned, what ends the membership is raised."""
+        """Send a heartbeat. Returns retriable errors; raises those that end the membership."""
         generation = self.generation
         if generation is None:
             return None
@@ -200,10 +198,10 @@ class Membership:
         return None
 
     async def _revoke(self, gone: set[TopicPartition]) -> None:
-        """Let the listener give these partitions away, with heartbeats running meanwhile.
+        """Let the listener give up these partitions, with heartbeats in the background.
 
-        Nothing ends this but the listener: as with real clients, one that takes longer than the rebalance
-        timeout is thrown out of the group by the coordinator, and finds its commits fenced.
+        Only the listener ends this. As with real clients, a listener that exceeds the rebalance timeout makes the
+        coordinator remove the member, and its commits are fenced.
         """
         if not gone:
             return
@@ -226,18 +224,18 @@ class Membership:
                 await self._heartbeat()
             except Refused as refused:
                 logger.warning(
-                    "thrown out of the group while giving partitions away: %s",
+                    "removed from the group while giving up partitions: %s",
                     refused.code.name,
                     extra={**self._log_fields(), "action": "fenced"},
                 )
                 return
 
-    # -- when it goes wrong
+    # -- errors
 
     async def _recover(self, refused: Refused) -> None:
         code = refused.code
         if code is ErrorCode.FENCED_INSTANCE_ID:
-            if not self._may_be_our_own():
+            if not self._may_be_itself():
                 raise self._end() from None
             code = ErrorCode.UNKNOWN_MEMBER_ID
         if code in FENCING:
@@ -247,13 +245,13 @@ class Membership:
         elif refused.code is not ErrorCode.REBALANCE_IN_PROGRESS:
             await asyncio.sleep(RETRY_BACKOFF)
 
-    def _may_be_our_own(self) -> bool:
-        """Whether a join of this member, which got no answer, may have taken its place."""
+    def _may_be_itself(self) -> bool:
+        """Whether an unanswered join of this process may have fenced it."""
         unanswered_at, self._unanswered_at = self._unanswered_at, -math.inf
         return asyncio.get_running_loop().time() - unanswered_at < _LATE
 
     def _end(self) -> InstanceFenced:
-        """Another one has the instance id: all is lost, and nothing joins again."""
+        """Another process has the instance id: all partitions are lost, and the member does not rejoin."""
         error = InstanceFenced(self._group_id, str(self._options.instance_id))
         if not self._is_over:
             self._is_over = True
@@ -275,12 +273,12 @@ class Membership:
             self._listener.lost(gone)
 
     async def _call(self, request: Request, do: Callable[[Group, float], T]) -> T:
-        # Long enough for a slow coordinator, short enough for another attempt within the session.
+        # Long enough for a slow coordinator, and short enough for a retry within the session.
         timeout = max(self._options.heartbeat_interval, self._options.session_timeout / 3)
         return await self._link.call(request, lambda now: do(self._broker.coordinate(self._group_id), now), timeout)
 
     async def _until(self, poll: Callable[[Group], T | None]) -> T:
-        """What the group answers once it has come so far; nothing changes there unseen."""
+        """Wait until ``poll`` returns a result; it runs after each change of the group."""
         loop = asyncio.get_running_loop()
         while True:
             if not self._broker.is_reachable:
@@ -301,8 +299,8 @@ class Membership:
                     timer.cancel()
 
     def _time_is_up(self, deadline: float) -> None:
-        # Loops run timers up to their clock's resolution early. Waiting for the rest would, under a clock that
-        # only moves while everybody waits, take for ever: it is the deadline's time now.
+        # Loops run timers early, by up to their clock's resolution. With a clock that only advances while all wait,
+        # waiting for the rest would take for ever. So treat the time as the deadline.
         self._broker.advance(deadline)
         self.group_changed()
 

@@ -1,4 +1,4 @@
-"""The nodes of the in-memory broker: which of them leads which partition, and which of them answer."""
+"""The nodes of the in-memory broker: the leader of each partition, and which nodes answer."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ class Peer(Protocol):
     """A client's end of a connection to a node."""
 
     def close(self) -> None:
-        """The connection is broken."""
+        """The connection broke."""
 
 
 class Nodes:
-    """Nodes 1 to ``count``. Partition 0 of every topic begins on node 1, partition 1 on node 2, and so on in turn."""
+    """Nodes 1 to ``count``. Initially partition 0 of every topic is on node 1, partition 1 on node 2, and so on."""
 
     def __init__(self, count: int) -> None:
         if count < 1:
             raise ConfigurationError("nodes", count, "at least 1")
         self.numbers = range(1, count + 1)
         self._moved: dict[TopicPartition, int] = {}
-        # What arrived at a hung node, oldest first.
+        # Requests that wait at a hung node, oldest first.
         self._hung: dict[int, list[Callable[[], None]]] = {}
         self._stopped: set[int] = set()
         self._stops: Counter[int] = Counter()
         self._peers: dict[int, dict[Peer, None]] = {number: {} for number in self.numbers}
 
-    # -- who leads
+    # -- leaders
 
     def leader(self, partition: TopicPartition) -> int | None:
         """The node that leads the partition; None while that node is stopped."""
@@ -41,28 +41,28 @@ class Nodes:
         return None if node in self._stopped else node
 
     def lead(self, partition: TopicPartition, node: int) -> None:
-        """Have this node lead the partition."""
+        """Make this node the partition's leader."""
         self._moved[partition] = self._checked(node)
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """The topic was deleted."""
         for partition in [partition for partition in self._moved if partition.topic == topic]:
             del self._moved[partition]
 
-    # -- who answers
+    # -- outages
 
     def hang(self, node: int) -> None:
-        """Let requests wait from now on. A node that is stopped does not hang."""
+        """Let requests wait from now on. Does nothing for a stopped node."""
         if self._checked(node) not in self._stopped:
             self._hung.setdefault(node, [])
 
     def unhang(self, node: int) -> None:
-        """Carry out what has waited, in the order of its arrival."""
+        """Carry out the waiting requests, in the order of their arrival."""
         for carry_out in self._hung.pop(self._checked(node), ()):
             carry_out()
 
     def stop(self, node: int) -> None:
-        """Break its connections; what it has not carried out is lost."""
+        """Break the node's connections. Its waiting requests are lost."""
         self._stopped.add(self._checked(node))
         self._stops[node] += 1
         self._hung.pop(node, None)
@@ -70,37 +70,37 @@ class Nodes:
             peer.close()
 
     def start(self, node: int) -> None:
-        """Take connections again."""
+        """Accept connections again."""
         self._stopped.discard(self._checked(node))
 
     def is_hung(self, node: int) -> bool:
-        """Whether requests wait there."""
+        """Whether requests wait at this node."""
         return node in self._hung
 
     def is_stopped(self, node: int) -> bool:
-        """Whether nobody can connect to it."""
+        """Whether the node refuses connections."""
         return node in self._stopped
 
     # -- for connections
 
     def stops(self, node: int) -> int:
-        """How often it has stopped: what was sent before the last time does not arrive."""
+        """Number of times the node has stopped. Requests sent before the last time do not arrive."""
         return self._stops[node]
 
     def attach(self, node: int, peer: Peer) -> None:
-        """A connection is open from now on."""
+        """A connection was opened."""
         self._peers[node][peer] = None
 
     def detach(self, node: int, peer: Peer) -> None:
-        """It is not any more."""
+        """A connection was closed."""
         self._peers[node].pop(peer, None)
 
     def connections(self, node: int) -> int:
-        """How many are open."""
+        """Number of open connections."""
         return len(self._peers[node])
 
     def arrive(self, node: int, carry_out: Callable[[], None]) -> None:
-        """A request has arrived at this node: it is carried out now, or when the node goes on."""
+        """A request arrives at the node. It is carried out now, or when a hung node continues."""
         if (waiting := self._hung.get(node)) is not None:
             waiting.append(carry_out)
         else:

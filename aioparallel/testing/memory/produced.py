@@ -1,5 +1,5 @@
-"""What the in-memory broker remembers of its producers, so that a repeated batch is not written twice, and one that
-was given up not after newer ones (KIP-98, KIP-360)."""
+"""The in-memory broker's state of producers, which detects repeated batches and refuses outdated ones (KIP-98,
+KIP-360)."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from aioparallel.testing.memory.refused import Refused
 __all__ = ["Numbers", "ProducerLog"]
 
 _DUPLICATES_KNOWN: Final = 5
-"""Batches that a broker recognises when they come again, for each producer and partition."""
+"""Batches per producer and partition that a broker recognises when they are sent again."""
 _SEQUENCES: Final = 2**31
-"""Sequence numbers go from 0 up to this, and begin again."""
+"""Sequence numbers run from 0 to this limit, exclusive, and wrap around."""
 
 
 class Numbers(NamedTuple):
-    """What stands in a batch's header for the broker to recognise it by."""
+    """The numbers in a batch's header that identify it."""
 
     producer_id: int
     epoch: int
     sequence: int
-    """Of the first record; each one after it has the next."""
+    """Sequence number of the first record; those of the others follow."""
 
 
 class _Written(NamedTuple):
@@ -35,15 +35,15 @@ class _Written(NamedTuple):
 
 
 class ProducerLog:
-    """Producer ids, and what each has written to each partition. It belongs to the partition, whoever leads it."""
+    """Producer ids, and what each has written to each partition. The state moves with the partition's leader."""
 
     def __init__(self) -> None:
         self._last_id = 0
-        # All of them, though only the last ones count: when the log loses its tail, those before count again.
+        # All batches, although only the last ones count: after a truncation the earlier ones do.
         self._written: defaultdict[TopicPartition, dict[int, list[_Written]]] = defaultdict(dict)
 
     def new_id(self) -> int:
-        """A producer id that nobody has."""
+        """An unused producer id."""
         self._last_id += 1
         return self._last_id
 
@@ -52,7 +52,7 @@ class ProducerLog:
         self._written.clear()
 
     def truncate(self, partition: TopicPartition, end: int) -> None:
-        """The log lost its records from ``end`` on: what was written there was never written."""
+        """The log was truncated at ``end``: batches from there on were never written."""
         producers = self._written[partition]
         for producer_id, written in list(producers.items()):
             producers[producer_id] = [batch for batch in written if batch.offset < end]
@@ -60,9 +60,9 @@ class ProducerLog:
                 del producers[producer_id]
 
     def find(self, partition: TopicPartition, numbers: Numbers, count: int) -> int | None:
-        """The offset of this batch of ``count`` records when it was written before, None when it is the next one.
+        """The offset of this batch of ``count`` records if it was written before; None if it is the next one.
 
-        Raises Refused for a batch that is neither. Any batch is the next one of a producer that is not known.
+        Raises Refused for any other batch. For an unknown producer, any batch is the next one.
         """
         written = self._written[partition].get(numbers.producer_id)
         if not written:
@@ -83,7 +83,7 @@ class ProducerLog:
         return None
 
     def add(self, partition: TopicPartition, numbers: Numbers, count: int, offset: int) -> None:
-        """This batch has been written."""
+        """The batch was written."""
         written = self._written[partition].setdefault(numbers.producer_id, [])
         written.append(_Written(numbers.epoch, numbers.sequence, _last_of(numbers, count), offset))
 

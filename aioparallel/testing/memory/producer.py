@@ -1,4 +1,4 @@
-"""The in-memory producer: the queues and retries of the real one, on the in-memory broker."""
+"""The in-memory producer: queues and retries of the real producer, with the in-memory broker."""
 
 from __future__ import annotations
 
@@ -27,16 +27,15 @@ _OVERHEAD: Final = 10
 class InMemoryProducer(QueueingProducer):
     """A :class:`~aioparallel.delivery.producer.Producer` of an :class:`InMemoryBroker`.
 
-    What is queued, batched, sent again, split or given up is decided by the same code as with a real cluster; only
-    the requests are answered in memory, over one connection to each node. Faults of ``Request.PRODUCE`` meet them, one
-    for all batches of a request, those of ``Request.IDENTIFY`` (a producer id), ``Request.METADATA`` and
-    ``Request.CONNECT`` the rest. All times come from the running event loop.
+    Queueing, batching, retries, splits and timeouts use the same code as with a real cluster. Only the requests are
+    answered in memory, over one connection to each node. Faults of ``Request.PRODUCE`` apply to all batches of a
+    request. Faults of ``Request.IDENTIFY`` (producer ids), ``Request.METADATA`` and ``Request.CONNECT`` apply to the
+    other requests. All times come from the running event loop.
 
-    ``delivery_timeout``: seconds from ``send`` until an output fails that was not acknowledged.
-    ``request_timeout``: seconds until a request without an answer breaks its connection and is sent again, at most
-    ``delivery_timeout``. Real clients wait 30 or 40; a broker that is silent for 3 is left before that when its
-    partitions have another leader, which the default of 1 never comes to.
-    """
+    ``delivery_timeout``: seconds from ``send`` until an unacknowledged output fails.
+    ``request_timeout``: seconds until an unanswered request breaks its connection and is retried, at most
+    ``delivery_timeout``. Real clients wait 30 or 40 s, and move to a new leader after 3 s of silence, which the default
+    of 1 s never reaches."""
 
     def __init__(
         self, broker: InMemoryBroker, *, delivery_timeout: float = 120.0, request_timeout: float = 1.0
@@ -53,10 +52,10 @@ class InMemoryProducer(QueueingProducer):
 
 class InMemoryTransactionalProducer(TransactionalQueueingProducer):
     """A :class:`~aioparallel.transactions.TransactionalProducer` of an :class:`InMemoryBroker`, for a consumer with
-    ``commits=Transactions(...)`` beside an :class:`InMemoryClient` that reads ``read_committed``.
+    ``commits=Transactions(...)`` and an :class:`InMemoryClient` that reads ``read_committed``.
 
-    ``group_id``: the consumer's. The rest as of :class:`InMemoryProducer`. Faults of ``Request.TXN_OFFSETS``,
-    ``Request.END_TXN``, ``Request.IDENTIFY`` and ``Request.OFFSET_FETCH`` meet what is asked of coordinators.
+    ``group_id``: the consumer's. Other arguments: see :class:`InMemoryProducer`. Faults of ``Request.TXN_OFFSETS``,
+    ``Request.END_TXN``, ``Request.IDENTIFY`` and ``Request.OFFSET_FETCH`` apply to requests to coordinators.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
         self.plain = partial(
             InMemoryProducer, broker, delivery_timeout=delivery_timeout, request_timeout=request_timeout
         )
-        """See :class:`~aioparallel.transactions.TransactionalProducer`."""
+        """Makes a producer without transactions; see :class:`~aioparallel.transactions.TransactionalProducer`."""
         super().__init__(
             _partition_queues(),
             lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id, group_instance_id),
@@ -83,7 +82,7 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
 
 
 def _checked_timeout(delivery_timeout: float, request_timeout: float) -> float:
-    """Seconds for one request. Raises ConfigurationError."""
+    """The timeout of a request in seconds. Raises ConfigurationError."""
     for option, seconds in (("delivery_timeout", delivery_timeout), ("request_timeout", request_timeout)):
         if not seconds > 0:
             raise ConfigurationError(option, seconds, "seconds, more than 0")
@@ -95,7 +94,7 @@ def _partition_queues() -> PartitionQueues:
 
 
 def _encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
-    """Nothing is written; the size is what counts."""
+    """Make a batch of the right size without content."""
     size = count = 0
     for entry in entries:
         try:
@@ -103,8 +102,8 @@ def _encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int,
             more = _size(entry.output)
         except TypeError as error:
             if not count:
-                raise Unencodable(f"it cannot be written as a record: {error}") from error
-            break  # what comes before is sent by itself, and then this is the first
+                raise Unencodable(f"it cannot be encoded as a record: {error}") from error
+            break  # the entries before it are a batch; it is then the first entry of the next one
         if count and size + more > limit:
             break
         size += more

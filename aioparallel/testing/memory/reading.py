@@ -1,4 +1,4 @@
-"""Where one client stands in each log, what it takes from there, and how it waits for more."""
+"""One client's positions in the logs, what it reads there, and how it waits for more."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ __all__ = ["Reading"]
 
 
 class Reading:
-    """The positions of one client. :meth:`take` is one plain step; the coroutine only waits around it."""
+    """The positions of one client. :meth:`take` is synchronous; the coroutine only waits."""
 
     def __init__(self, broker: InMemoryBroker, *, read_committed: bool) -> None:
         self.ends_seen: dict[TopicPartition, int] = {}
         self._broker = broker
         self._read_committed = read_committed
         self._positions: dict[TopicPartition, int] = {}
-        # Topic id and leader epoch of each log, as they were seen last.
+        # Last known topic id and leader epoch of each log.
         self._leaders: dict[TopicPartition, tuple[bytes, int]] = {}
         self._turn = 0
-        # Where something stood in the way while records of other partitions were returned: the next take looks
-        # there first, so that endless records elsewhere cannot hide it.
+        # A partition whose error was deferred because other partitions had records. The next take checks it first, so
+        # that endless records elsewhere cannot hide the error.
         self._blocked: TopicPartition | None = None
         self.is_woken = False
         self._waiters: dict[asyncio.Future[None], Mapping[TopicPartition, int]] = {}
@@ -35,21 +35,21 @@ class Reading:
     # -- positions
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Stand at ``offset``."""
+        """Set the position to ``offset``."""
         self._positions[partition] = offset
         if (log := self._broker.log(partition)) is not None:
             self._leaders.setdefault(partition, (self._broker.topic_id(partition.topic), log.leader_epoch))
         self.look_at(partition)
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Stand nowhere in them."""
+        """Remove the positions of these partitions."""
         for partition in partitions:
             self._positions.pop(partition, None)
             self._leaders.pop(partition, None)
             self.ends_seen.pop(partition, None)
 
     def look_at_end(self, partition: TopicPartition) -> bool:
-        """Whether the broker tells the end of this log, which we read; then it is seen."""
+        """Update the known end of this log, if it is read and reachable. Returns whether it was updated."""
         log = self._broker.log(partition) if self._broker.is_reachable and partition in self._positions else None
         if log is not None:
             self.ends_seen[partition] = log.readable_end(read_committed=self._read_committed)
@@ -58,10 +58,9 @@ class Reading:
     # -- taking
 
     def take(self, quotas: Mapping[TopicPartition, int], most: int, held: AbstractSet[TopicPartition]) -> list[Fetched]:
-        """One walk over what is there: at most ``quotas[p]`` records of each partition ``p`` that is held, and ``most``
-        in all.
+        """Take at most ``quotas[p]`` records of each partition ``p`` in ``held``, and ``most`` in total, in one walk.
 
-        Raises what stands in the way of a partition, once the records of the others are out of the way.
+        Raises the error of a partition once the other partitions have no records.
         """
         asked = [p for p in self._in_turn(quotas) if quotas[p] > 0 and p in held and p in self._positions]
         blocked, self._blocked = self._blocked, None
@@ -89,13 +88,13 @@ class Reading:
         damage = self._broker.unreadable_at(partition, position)
         if damage is None or position < damage[0]:
             return None
-        why = "the in-memory broker was told that it is corrupt"
+        why = "corrupt() has damaged it"
         if damage[1] is None:
             return FetchFailed(partition, position, why)
         return UnreadableBatch(partition, position, *damage, why)
 
     def _in_turn(self, quotas: Mapping[TopicPartition, int]) -> Iterable[TopicPartition]:
-        """Each partition, starting one further than last time."""
+        """The partitions, each time starting with the next one."""
         if not quotas:
             return ()
         self._turn = (self._turn + 1) % len(quotas)
@@ -106,7 +105,7 @@ class Reading:
         position = self._positions[partition]
         log = self._broker.log(partition)
         if log is None:
-            return None  # deleted; real clients wait for it to come back
+            return None  # deleted; real clients wait until it exists again
         self.ends_seen[partition] = log.readable_end(read_committed=self._read_committed)
         stored, next_offset = log.read(position, quota, read_committed=self._read_committed)
         damage = self._broker.unreadable_at(partition, position)
@@ -126,13 +125,13 @@ class Reading:
             for record in records:
                 for name, _ in record.headers:
                     if (raw := raw_name(name)) is not None:
-                        make_undecodable(record, f"the name of a header is no UTF-8: {raw!r}")
+                        make_undecodable(record, f"the name of a header is not UTF-8: {raw!r}")
         return Fetched(partition, records, next_offset, log.epochs_of(position, next_offset), topic_id)
 
     # -- waiting
 
     async def wait(self, quotas: Mapping[TopicPartition, int], seconds: float | None = None) -> None:
-        """Until there may be something new for one of these partitions, or :meth:`wake`, or for so long."""
+        """Wait until one of these partitions may have changed, for :meth:`wake`, or up to ``seconds``."""
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[None] = loop.create_future()
         timer = None if seconds is None else loop.call_later(seconds, _resolve, waiter)
@@ -145,23 +144,23 @@ class Reading:
                 timer.cancel()
 
     def look_at(self, partition: TopicPartition) -> None:
-        """Let those look again who wait for this partition."""
+        """Wake those who wait for this partition."""
         for waiter, quotas in self._waiters.items():
             if partition in quotas:
                 _resolve(waiter)
 
     def look_again(self) -> None:
-        """Let everybody look again."""
+        """Wake all."""
         for waiter in self._waiters:
             _resolve(waiter)
 
     def wake(self) -> None:
-        """Let the waiting fetch return, or the next one if none waits."""
+        """Let the waiting fetch return, or the next one if none is waiting."""
         self.is_woken = True
         self.look_again()
 
     def consume_wake(self) -> bool:
-        """Whether :meth:`wake` was called since the last time."""
+        """Whether :meth:`wake` was called since the last call."""
         woken, self.is_woken = self.is_woken, False
         return woken
 

@@ -1,4 +1,4 @@
-"""How the in-memory broker says no: with Kafka's error codes."""
+"""The in-memory broker's refusals, with Kafka's error codes."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["FENCING", "RETRIABLE", "Refused"]
 
 
 FENCING = frozenset({ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
-"""The member has no place in the group under this generation (any more)."""
+"""The member is not in the group with this generation (any more)."""
 
 _OF_NO_TOPIC = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 RETRIABLE = (codes.RETRIABLE - _OF_NO_TOPIC) | {ErrorCode.REBALANCE_IN_PROGRESS}
-"""They pass by themselves. As in the table of all clients, but: nobody hears late of a new topic here, so a
-missing one is not waited for; and a commit amid a rebalance may be sent once more."""
+"""Transient errors: those of Kafka's clients, with two differences. A missing topic is not retried, because new topics
+are known at once here. A commit during a rebalance may be retried."""
 
 
 class Refused(ClientError):

@@ -1,4 +1,4 @@
-"""The topics of the in-memory broker: their logs, what is appended to them, and the ways to damage them."""
+"""The topics of the in-memory broker: their logs, appending, and ways to damage them."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ __all__ = ["Observer", "Topics"]
 
 
 class Observer(Protocol):
-    """Somebody to tell when there is something new (a client, which then asks for it)."""
+    """Gets notified of changes; a client, which then reads them."""
 
     def log_changed(self, partition: TopicPartition) -> None:
         """The partition may have more to read, or less."""
 
     def group_changed(self, group_id: str) -> None:
-        """The group went from one state into another."""
+        """The group's state has changed."""
 
 
 class Topics:
-    """Topics by name, each with its partitions. Whoever observes is told of what may be new to read."""
+    """Topics by name, with their partitions. Notifies observers of changes."""
 
     def __init__(self) -> None:
         self.producers = ProducerLog()
-        """What is remembered of producers; :meth:`~ProducerLog.forget` makes the broker lose that."""
+        """The state of producers; :meth:`~ProducerLog.forget` makes the broker lose it."""
         self._topics: dict[str, list[PartitionLog]] = {}
         self._committed: dict[TopicPartition, CommittedRecords] = {}
         self._observers: dict[Observer, None] = {}
@@ -46,7 +46,7 @@ class Topics:
     # -- topics
 
     def create_topic(self, name: str, partitions: int = 1) -> None:
-        """Create a topic with this many partitions. Raises ConfigurationError when it exists."""
+        """Create a topic with this many partitions. Raises ConfigurationError if it exists."""
         if name in self._topics:
             raise ConfigurationError("name", name, "a topic that does not exist yet")
         self._topics[name] = []
@@ -55,14 +55,14 @@ class Topics:
         self.add_partitions(name, partitions)
 
     def add_partitions(self, topic: str, total: int) -> None:
-        """Grow the topic to ``total`` partitions; members of groups notice at their next heartbeat."""
+        """Grow the topic to ``total`` partitions. Members of groups notice it at their next heartbeat."""
         logs = self._logs(topic)
         if total < max(1, len(logs)):
             raise ConfigurationError("total", total, f"partitions, at least {max(1, len(logs))} for {topic!r}")
         logs.extend(PartitionLog() for _ in range(total - len(logs)))
 
     def delete_topic(self, name: str) -> None:
-        """Delete the topic with its records and settings, and what it remembers of producers."""
+        """Delete the topic with its records, settings and producer state."""
         self._ids.pop(name, None)
         for number in range(len(self._topics.pop(name, ()))):
             self.producers.truncate(TopicPartition(name, number), 0)
@@ -70,14 +70,11 @@ class Topics:
         self._compacted_topics.discard(name)
 
     def topic_id(self, name: str) -> bytes:
-        """What tells a topic from another one of the same name; empty where there is none."""
+        """The id, which distinguishes topics of the same name; empty if the topic does not exist."""
         return self._ids.get(name, b"")
 
     def partitions_of(self, topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
-        """All partitions of these topics, or of those whose whole name matches.
-
-        What is not there is left out, and so are topics that are denied.
-        """
+        """All partitions of these topics, or of those whose whole name matches, without missing and denied topics."""
         names = (
             [name for name in self._topics if topics.fullmatch(name)]
             if isinstance(topics, re.Pattern)
@@ -91,7 +88,7 @@ class Topics:
         )
 
     def log(self, partition: TopicPartition) -> PartitionLog | None:
-        """The log of a partition; None where there is none."""
+        """The log of a partition; None if there is none."""
         logs = self._topics.get(partition.topic, ())
         return logs[partition.partition] if 0 <= partition.partition < len(logs) else None
 
@@ -118,11 +115,11 @@ class Topics:
         partition: int | None = None,
         transaction: Transaction | None = None,
     ) -> tuple[TopicPartition, int]:
-        """Append a record and return its place, ``(partition, offset)``.
+        """Append a record and return its position, ``(partition, offset)``.
 
-        ``timestamp`` is in milliseconds since the epoch. Without ``partition`` the key decides (by CRC-32,
-        not by the hash of Kafka's producers), and records without a key go round. Raises ConfigurationError
-        for a topic or partition that does not exist and a transaction that has ended.
+        ``timestamp`` is in milliseconds since the epoch. Without ``partition`` the key selects it (by CRC-32, unlike
+        Kafka's producers), and records without a key are distributed in turn. Raises ConfigurationError for a topic or
+        partition that does not exist, and for a transaction that has ended.
         """
         logs = self._logs(topic)
         if partition is None:
@@ -136,94 +133,91 @@ class Topics:
         offset = logs[partition].append(key, value, headers, timestamp, transaction)
         if transaction is not None:
             self.joins(transaction, where)
-        self._tell_log(where)
+        self._notify_log(where)
         return where, offset
 
     def begin_transaction(self) -> Transaction:
-        """Begin a transaction, to give to :meth:`append`."""
+        """Begin a transaction for :meth:`append`."""
         transaction = Transaction()
         self._transaction_logs[transaction] = []
         return transaction
 
     def joins(self, transaction: Transaction, partition: TopicPartition) -> None:
-        """The partition is written to in this transaction: its end is marked there."""
+        """The transaction writes to this partition, so its end is marked there."""
         if partition not in self._transaction_logs[transaction]:
             self._transaction_logs[transaction].append(partition)
 
     def end_transaction(self, transaction: Transaction, *, commit: bool) -> None:
-        """Commit or abort: a marker, one offset, goes into each partition that was written to."""
+        """Commit or abort: write a marker, which takes one offset, to each partition of the transaction."""
         transaction.state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
         for partition in self._transaction_logs.pop(transaction):
             if log := self.log(partition):
                 log.end_transaction(transaction)
-                self._tell_log(partition)
+                self._notify_log(partition)
 
     # -- damage
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         """Move the start of the log to ``offset``, as retention does."""
         self._log(partition).delete_before(offset)
-        self._tell_log(partition)
+        self._notify_log(partition)
 
     def truncate_tail(self, partition: TopicPartition, end: int) -> None:
-        """Lose the records from ``end`` on, as an unclean leader election does; their offsets come again.
-
-        That they were produced is forgotten as well.
-        """
+        """Lose the records from ``end`` on, as an unclean leader election does. Their offsets are reused, and the state
+        of their producers is lost as well."""
         self._log(partition).truncate_tail(end)
         self.producers.truncate(partition, end)
-        self._tell_log(partition)
+        self._notify_log(partition)
 
     def compact(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """Remove these offsets, as compaction does."""
         self._log(partition).compact(offsets)
 
     def make_compacted(self, topic: str, *, compacted: bool = True) -> None:
-        """Have the topic take no records without a key from producers, as with ``cleanup.policy=compact``: a batch
-        with one of them is refused (INVALID_RECORD). Nothing is removed before :meth:`compact`."""
+        """Make the topic refuse records without a key from producers, as with ``cleanup.policy=compact``
+        (INVALID_RECORD, for the whole batch). Nothing is removed until :meth:`compact`."""
         self._logs(topic)
         (self._compacted_topics.add if compacted else self._compacted_topics.discard)(topic)
 
     def is_compacted(self, topic: str) -> bool:
-        """Whether :meth:`make_compacted` has changed it."""
+        """Whether :meth:`make_compacted` applies to the topic."""
         return topic in self._compacted_topics
 
     def corrupt(self, partition: TopicPartition, offset: int | None, end: int | None = None) -> None:
-        """Make ``offset`` unreadable, with all that follows it: below ``end``, as one batch, if that is given. None
-        mends the partition."""
+        """Make ``offset`` and all later offsets unreadable; with ``end``, only up to ``end``, as one batch. None
+        repairs the partition."""
         if offset is None:
             self._unreadable.pop(partition, None)
         else:
             self._unreadable[partition] = offset, end
-        self._tell_log(partition)
+        self._notify_log(partition)
 
     def unreadable_at(self, partition: TopicPartition, position: int) -> tuple[int, int | None] | None:
-        """Where :meth:`corrupt` has damaged the partition, at ``position`` or behind it: from where on, and up to
-        where."""
+        """The damage by :meth:`corrupt` at ``position`` or later: its first offset and its end."""
         damage = self._unreadable.get(partition)
         return None if damage is None or (damage[1] is not None and damage[1] <= position) else damage
 
     def deny_topic(self, topic: str, *, denied: bool = True) -> None:
-        """Refuse the topic to everybody: fetches and commits are not authorised, and nobody is told of it."""
+        """Refuse access to the topic: fetches and commits are not authorised, and metadata leaves it out."""
         (self._denied_topics.add if denied else self._denied_topics.discard)(topic)
         for number in range(len(self._topics.get(topic, ()))):
-            self._tell_log(TopicPartition(topic, number))
+            self._notify_log(TopicPartition(topic, number))
 
     def is_denied(self, topic: str) -> bool:
-        """Whether :meth:`deny_topic` has refused it."""
+        """Whether :meth:`deny_topic` applies to the topic."""
         return topic in self._denied_topics
 
-    # -- who wants to know
+    # -- observers
 
     def observe(self, observer: Observer) -> None:
-        """Tell the observer from now on."""
+        """Notify the observer from now on."""
         self._observers[observer] = None
 
     def forget(self, observer: Observer) -> None:
-        """Tell the observer nothing more."""
+        """Stop notifying the observer."""
         self._observers.pop(observer, None)
 
-    def _tell_log(self, partition: TopicPartition) -> None:
+    def _notify_log(self, partition: TopicPartition) -> None:
         for observer in tuple(self._observers):
             observer.log_changed(partition)
 

@@ -1,4 +1,6 @@
-"""The in-memory broker as a cluster that the transactional producer sends to."""
+# ruff: noqa: D102 - documented in aioparallel.clients.producing.transactional.TransactionalBrokers
+
+"""The in-memory broker as a cluster for the transactional producer."""
 
 from __future__ import annotations
 
@@ -22,9 +24,9 @@ T = TypeVar("T")
 
 
 class InMemoryTransactionalBrokers(InMemoryBrokers):
-    """See :class:`~aioparallel.clients.producing.transactional.TransactionalBrokers` for each call.
+    """Implements :class:`~aioparallel.clients.producing.transactional.TransactionalBrokers`.
 
-    Any node coordinates; after one that did not answer another one is asked.
+    Any node is a coordinator. After a node has not answered, another one is asked.
     """
 
     def __init__(
@@ -42,7 +44,6 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
         self._coordinator = next(self._turns)
 
     async def check_transactions(self, timeout: float) -> None:
-        """Raise TransactionsUnsupported."""
         if self._broker.transaction_version < 2:
             raise TransactionsUnsupported(NAME, "are older than Kafka 4.0")
 
@@ -60,14 +61,12 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
     _meaning = staticmethod(answer_in_transaction)
 
     async def initialize(self, known: Epoch | None, transaction_timeout: float, timeout: float) -> Epochs:
-        """InitProducerId."""
         name, transactions = self.transactional_id, self._broker.transactions
         return await self._epochs(
             Request.IDENTIFY, lambda now: transactions.initialize(name, known, transaction_timeout, now)
         )
 
     async def end(self, epoch: Epoch, timeout: float, *, commit: bool) -> Epochs:
-        """EndTxn."""
         name, transactions = self.transactional_id, self._broker.transactions
         return await self._epochs(Request.END_TXN, lambda now: transactions.end(name, epoch, now, commit=commit))
 
@@ -78,7 +77,6 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
     async def commit_offsets(
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """TxnOffsetCommit."""
         name, group, sent, instance = self.transactional_id, self._group_id, dict(positions), self._instance_id
         answer = await self._ask_coordinator(
             Request.TXN_OFFSETS,
@@ -89,7 +87,6 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
         return {partition: ErrorCode.NONE if code is None else code for partition, code in answer.items()}
 
     async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
-        """OffsetFetch."""
         wanted = tuple(partitions)
         answer = await self._ask_coordinator(
             Request.OFFSET_FETCH, lambda now: self._broker.stable_offsets(self._group_id, wanted)
@@ -97,7 +94,7 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
         return StableOffsets(answer, {}) if isinstance(answer, int) else StableOffsets(ErrorCode.NONE, answer)
 
     async def _ask_coordinator(self, request: Request, do: Callable[[float], T]) -> T | int:
-        """What it answers, or the code of why it does not."""
+        """Return the answer, or an error code."""
         if request is not Request.OFFSET_FETCH and not self._broker.is_coordinator_available:
             return ErrorCode.COORDINATOR_NOT_AVAILABLE
         try:

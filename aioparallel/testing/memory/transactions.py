@@ -1,7 +1,7 @@
 """The transaction coordinator of the in-memory broker: Kafka's transactions of version 2 (KIP-98, KIP-447, KIP-890).
 
-Each transaction has an epoch of its own. What comes with another one is refused, however late; an end that is repeated
-is answered as it was. Offsets that go with a transaction are pending until it has ended. Plain data, time is passed in.
+Each transaction has its own epoch. A request with another epoch is refused, however late it is. A repeated end gets the
+same answer. Offsets of a transaction are pending until it ends. Plain data; time is passed in.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ from aioparallel.transactions import Epoch
 __all__ = ["TransactionCoordinator"]
 
 LAST_EPOCH: Final = 32_766
-"""After it a producer gets another id."""
+"""Last epoch of a producer id; the next transaction gets another id."""
 LONGEST_TIMEOUT: Final = 900.0
-"""Seconds (``transaction.max.timeout.ms``)."""
+"""Longest transaction timeout in seconds (``transaction.max.timeout.ms``)."""
 
 
 @dataclass(slots=True)
 class _Open:
-    """One that has begun and not ended, or whose markers are not written yet."""
+    """A transaction that has begun and whose markers are not written yet."""
 
     transaction: Transaction
     began: float
     offsets: dict[str, dict[TopicPartition, Committed]] = field(default_factory=dict)
     is_commit: bool | None = None
-    """How it ends; None: nobody has said."""
+    """How it ends; None: not decided yet."""
     ends: float = 0.0
     """When its markers are written."""
 
 
 @dataclass(slots=True)
 class _Producer:
-    """One transactional id."""
+    """The producer of one transactional id."""
 
     epoch: Epoch
     timeout: float
     before: Epoch | None = None
-    """The epoch before, and how its transaction ended: None, the brokers or another one have ended it."""
+    """The previous epoch. ``before_was_commit``: how its producer ended it; None: something else ended it."""
     before_was_commit: bool | None = None
     before_may_repeat: bool = False
     open: _Open | None = None
 
 
 class TransactionCoordinator:
-    """All transactional ids. ``new_id()`` gives producer ids, ``begin()`` and ``end(transaction, commit)`` write to
-    logs, ``commit(group, offsets)`` to groups."""
+    """Coordinates all transactional ids. ``new_id()`` returns producer ids. ``begin()`` and ``end(transaction,
+    commit)`` write to logs, ``commit(group, offsets)`` to groups."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class TransactionCoordinator:
         self._commit = commit
         self._producers: dict[str, _Producer] = {}
         self.marker_delay = 0.0
-        """Seconds from the answer of an end until its markers are written; meanwhile offsets are not stable, and the
+        """Seconds from the answer to EndTxn until the markers are written. Meanwhile offsets are not stable, and the
         next transaction cannot begin."""
         self.last_epoch = LAST_EPOCH
 
@@ -96,14 +96,14 @@ class TransactionCoordinator:
         producer.timeout = timeout
         if known is None or known != producer.before:
             self._bump(producer, None)
-        return producer.epoch  # who knows the one before has not heard of it
+        return producer.epoch  # a producer with the previous epoch has not received the current one
 
     def write(self, transactional_id: str, epoch: Epoch, now: float) -> Transaction:
-        """The transaction that a batch goes into, begun by it if need be. Raises Refused."""
+        """The transaction of a batch, which begins it if necessary. Raises Refused."""
         return self._opened(self._current(transactional_id, epoch), now).transaction
 
     def begin(self, transactional_id: str, epoch: Epoch, now: float) -> None:
-        """Have it begin, unless it has: offsets do that before anybody looks at the group. Raises Refused."""
+        """Begin the transaction, unless it has begun. Offsets do this before the group is checked. Raises Refused."""
         self._opened(self._current(transactional_id, epoch), now)
 
     def add_offsets(
@@ -114,12 +114,12 @@ class TransactionCoordinator:
         offsets: Mapping[TopicPartition, Committed],
         now: float,
     ) -> None:
-        """Those that the group's coordinator has taken go with the transaction."""
+        """Add offsets that the group's coordinator has accepted to the transaction."""
         opened = self._opened(self._current(transactional_id, epoch), now)
         opened.offsets.setdefault(group_id, {}).update(offsets)
 
     def end(self, transactional_id: str, epoch: Epoch, now: float, *, commit: bool) -> Epoch:
-        """EndTxn; the epoch of the next transaction. Raises Refused."""
+        """EndTxn. Returns the epoch of the next transaction. Raises Refused."""
         producer = self._producers.get(transactional_id)
         if producer is None:
             raise Refused(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
@@ -138,14 +138,14 @@ class TransactionCoordinator:
         if producer.before_was_commit is not commit:
             raise Refused(ErrorCode.INVALID_TXN_STATE)
         if producer.open is not None:
-            # The next one is open: this end has been answered, and comes late.
+            # The next transaction is open, so this end was answered before, and is late.
             raise Refused(
                 ErrorCode.PRODUCER_FENCED if producer.open.is_commit is None else ErrorCode.CONCURRENT_TRANSACTIONS
             )
         return producer.epoch
 
     def pending(self, group_id: str, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of these whose offsets are part of a transaction."""
+        """Those of these partitions whose offsets are part of a transaction."""
         held: set[TopicPartition] = set()
         for opened in self._all_open():
             held.update(opened.offsets.get(group_id, ()))
@@ -154,7 +154,7 @@ class TransactionCoordinator:
     # -- time
 
     def advance(self, now: float) -> None:
-        """Abort what is open for too long, write the markers that are due."""
+        """Abort transactions that have timed out, and write the markers that are due."""
         for producer in self._producers.values():
             opened = producer.open
             if opened is None:
@@ -172,7 +172,7 @@ class TransactionCoordinator:
 
     @property
     def open_transactions(self) -> int:
-        """How many have begun, and have no markers yet."""
+        """Number of transactions without markers."""
         return sum(1 for _ in self._all_open())
 
     def _all_open(self) -> Iterator[_Open]:
@@ -199,7 +199,7 @@ class TransactionCoordinator:
         producer.open.ends = now + self.marker_delay
 
     def _bump(self, producer: _Producer, ended_by_commit: bool | None) -> None:
-        """The next epoch. ``ended_by_commit``: how the producer itself has ended the one before."""
+        """Begin the next epoch. ``ended_by_commit``: how the producer ended the current one; None: it did not."""
         producer.before, producer.before_was_commit = producer.epoch, ended_by_commit
         producer.before_may_repeat = ended_by_commit is not None
         producer_id, number = producer.epoch

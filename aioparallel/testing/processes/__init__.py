@@ -1,11 +1,11 @@
-"""Processes that cannot outlive us: one way to start, hear, pause and kill them.
+"""Processes that end with this one.
 
 ::
 
-    child.py    Child: a process that we speak with, on an event loop
-    parent.py   inside the child: saying something, ending with the parent
-    guarded.py  GuardedProcess: commands one after the other in a directory, with plain calls: brokers, Spark
-    guard.py    the process between, which outlives us and kills
+    child.py    Child: a process to communicate with, on an event loop
+    parent.py   for use in the child: sends lines to the parent, ends with the parent
+    guarded.py  GuardedProcess: runs commands in a directory, synchronously: brokers, Spark
+    guard.py    the process in between, which survives this one and kills the others
 """
 
 from aioparallel.testing.processes.child import Child, ChildFailed

@@ -1,25 +1,25 @@
-"""The guard of a process: a small process of its own between us and what we start.
+"""The guard: a small separate process between this process and the one that it starts.
 
-Whatever ends the process that started another (its normal end, an exception, SIGKILL), what it started must end too
-and its directory must go. The dying process cannot be trusted with that, so a guard does it:
+However a process ends (normally, with an exception, by SIGKILL), the processes that it started must end too, and their
+directory must be deleted. A dying process cannot ensure that, so a guard does:
 
-1. The guard is started with one end of a socket, in a session of its own, where a Ctrl-C in the terminal or a signal to
-   the caller's process group does not reach it.
-2. The command is the guard's child. The guard owns its process id: nobody else can reap it, so the id cannot
-   come to mean another process. It leads a process group, which ends with it: Spark's commands are families.
-3. The kernel closes the socket when the caller ends, however it ends. The guard reads end-of-file, kills its
-   child, removes the directory and exits. A forked child of the caller may hold the socket open for longer, so
-   the guard also looks once a second whether the caller is still its parent.
-4. If the guard itself is killed, Linux kills its child (``PR_SET_PDEATHSIG``; set by the guard, whose only
-   thread lives as long as it does, while a caller's thread may end earlier and would take the child along).
-   Elsewhere the child would stay: kill the child, not the guard.
+1. The guard is started with one end of a socket, in its own session, where Ctrl-C in the terminal or a signal to the
+   caller's process group does not reach it.
+2. The command is the guard's child. Only the guard can reap it, so its process id cannot come to mean another process.
+  It leads a process group, which ends with it: Spark's commands start more processes.
+3. The kernel closes the socket when the caller ends in any way. The guard reads end-of-file, kills its child, deletes
+  the directory and exits. A forked child of the caller may hold the socket open for longer, so the guard also checks
+  once a second whether the caller is still its parent.
+4. If the guard itself is killed, Linux kills its child (``PR_SET_PDEATHSIG``). The guard sets this because its only
+   thread lives as long as the process; a thread of the caller may end earlier, which would kill the child. On other
+   systems the child would survive, so kill the child and not the guard.
 
-Run as a script by :mod:`aioparallel.testing.processes.guarded` (brokers: commands one after the other, in a directory)
-and :mod:`aioparallel.testing.processes.child` (one command, which has the guard's standard input and output). It needs
-the standard library only, and speaks one JSON object a line: ``{"do": "run", "command": [...], "log": path}`` answers
-``{"pid": n}``; ``{"do": "signal", "number": n}`` answers ``{}``; ``{"do": "poll"}`` answers ``{"exit_code": n or
-null}``. After ``{"do": "run", ..., "through": true}`` signals have no answer, and the guard ends with its command,
-saying ``{"exit_code": n}``.
+:mod:`aioparallel.testing.processes.guarded` runs it as a script for brokers (several commands in a directory), and
+:mod:`aioparallel.testing.processes.child` for one command that gets the guard's standard input and output. It needs
+only the standard library. Requests and answers are JSON objects, one per line: ``{"do": "run", "command": [...], "log":
+path}`` answers ``{"pid": n}``; ``{"do": "signal", "number": n}`` answers ``{}``; ``{"do": "poll"}`` answers
+``{"exit_code": n or null}``. After ``{"do": "run", ..., "through": true}`` signals have no answer, and the guard ends
+with its command, after sending ``{"exit_code": n}``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CALLER_CHECK = 1.0
-"""Seconds between two looks at whether the caller is still our parent."""
+"""Seconds between checks whether the caller is still the parent."""
 
 PR_SET_PDEATHSIG = 1
-"""From <sys/prctl.h>: the signal a process gets when its parent ends."""
+"""From <sys/prctl.h>: sets the signal that a process gets when its parent ends."""
 
 
 class Guard:
-    """Runs one command at a time for the caller, and cleans up behind it. ``directory``: removed at the end."""
+    """Runs one command at a time for the caller, and cleans up at the end. ``directory`` is deleted then."""
 
     def __init__(self, control: socket.socket, caller: int, directory: str) -> None:
         self._control = control
@@ -53,7 +53,7 @@ class Guard:
         self._directory = directory
         self._child: subprocess.Popen[bytes] | None = None
         self._through = False
-        # Written to by the kernel when a child has ended.
+        # The kernel writes to it when a child has ended.
         self._ends, wake_up = socket.socketpair()
         wake_up.setblocking(False)
         self._wake_up = wake_up
@@ -61,23 +61,23 @@ class Guard:
         signal.signal(signal.SIGCHLD, lambda _number, _frame: None)
 
     def serve(self) -> None:
-        """Answer the caller until it is gone, or the command has ended that has our input and output; then leave
-        nothing behind."""
+        """Answer the caller until it ends, or until a command with this process's input and output has ended. Then
+        clean up."""
         try:
             for line in self._requests():
                 try:
                     answer = self._answer(json.loads(line))
                 except OSError as error:
                     answer = {"error": str(error)}
-                if answer or not self._through:  # there nobody waits for word that a signal was sent
-                    self._tell(answer)
+                if answer or not self._through:  # with "through", signals have no answer
+                    self._send(answer)
         finally:
             code = self._clean_up()
             if self._through:
-                self._tell({"exit_code": code})
+                self._send({"exit_code": code})
 
-    def _tell(self, answer: dict[str, object]) -> None:
-        with contextlib.suppress(OSError):  # the caller is gone
+    def _send(self, answer: dict[str, object]) -> None:
+        with contextlib.suppress(OSError):  # the caller has ended
             self._control.sendall(json.dumps(answer).encode() + b"\n")
 
     def _requests(self) -> Iterator[bytes]:
@@ -115,17 +115,17 @@ class Guard:
                 stderr=output,
                 cwd=self._directory or None,
                 process_group=0,
-                preexec_fn=_begin_as_a_child,  # noqa: PLW1509 - this process has one thread
+                preexec_fn=_reset_signals,  # noqa: PLW1509 - this process has one thread
             )
         if through:
             self._through = True
             nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, 0)  # the command has them now, alone: their ends are its ends
+            os.dup2(nothing, 0)  # only the command has them now, so they close when it ends
             os.dup2(nothing, 1)
         return self._child.pid
 
     def _has_ended(self) -> bool:
-        """Without reaping it: while it is a zombie, its process group cannot be somebody else's."""
+        """Check without reaping: while the child is a zombie, its process group id cannot be reused."""
         assert self._child is not None
         if self._child.returncode is not None:
             return True
@@ -143,8 +143,8 @@ class Guard:
         return code
 
 
-def _begin_as_a_child() -> None:
-    # What the guard ignores, its command would ignore too.
+def _reset_signals() -> None:
+    # The command would inherit the signals that the guard ignores.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     if sys.platform == "linux":
@@ -157,7 +157,7 @@ def _end(_number: int, _frame: object) -> None:
 
 
 def main() -> None:
-    """The arguments: descriptor of the socket, process id of the caller, directory to remove (may be empty)."""
+    """Arguments: file descriptor of the socket, process id of the caller, directory to delete (may be empty)."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)

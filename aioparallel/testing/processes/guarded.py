@@ -1,4 +1,4 @@
-"""Commands one after the other that cannot outlive us, and their directory: for brokers, with plain calls."""
+"""Runs commands that end with this process, in a temporary directory: for brokers, with synchronous methods."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from aioparallel.errors import BrokerStartError
 __all__ = ["GuardedProcess", "check_platform", "start_guard"]
 
 _ANSWER_TIMEOUT: Final = 20.0
-"""Seconds within which the guard answers one line; it only ever starts or signals a process."""
+"""Seconds for the guard's answer; it only starts or signals a process."""
 _POLL_INTERVAL: Final = 0.02
 
 
 def check_platform() -> None:
-    """Raises BrokerStartError where processes cannot be guarded."""
+    """Raise BrokerStartError on platforms where processes cannot be guarded."""
     if os.name != "posix":
         raise BrokerStartError(
-            f"a broker as a process of its own needs Linux or macOS, not {sys.platform}; use Docker there"
+            f"a broker in a separate process needs Linux or macOS, not {sys.platform}; use Docker there"
         )
 
 
 class GuardedProcess:
-    """Runs commands, one at a time, under a guard, inside a fresh temporary directory.
+    """Runs commands, one at a time, under a guard, in a new temporary directory.
 
-    All methods block briefly and may be called from any thread. ``close`` ends the command and removes the directory;
-    so does the end of this process, whatever its cause.
+    All methods block briefly and may be called from any thread. ``close`` ends the command and deletes the directory.
+    So does the end of this process, whatever its cause.
     """
 
     def __init__(self, purpose: str) -> None:
@@ -51,33 +51,33 @@ class GuardedProcess:
             self._guard = start_guard(theirs, self.directory)
 
     def run(self, command: Sequence[str], log: Path) -> None:
-        """Start a command with the directory as its working directory; its output is appended to ``log``."""
+        """Start a command in the directory. Its output is appended to ``log``."""
         answer = self._ask({"do": "run", "command": list(command), "log": str(log)})
         pid = answer["pid"]
         assert isinstance(pid, int)
         self.pid = pid
 
     def signal(self, number: signal.Signals) -> None:
-        """Send the command a signal; nothing happens if it has ended."""
+        """Send the command a signal. Does nothing if it has ended."""
         self._ask({"do": "signal", "number": int(number)})
 
     def exit_code(self) -> int | None:
-        """None while the command runs; a negative number is the signal that ended it."""
+        """The exit code, negative for a signal; None while the command runs."""
         code = self._ask({"do": "poll"})["exit_code"]
         assert code is None or isinstance(code, int)
         return code
 
     def wait(self, timeout: float) -> int | None:
-        """Wait up to ``timeout`` seconds for the command's end; None if it still runs then."""
+        """Wait up to ``timeout`` seconds for the command's end; None if it still runs."""
         deadline = time.monotonic() + timeout
         while (code := self.exit_code()) is None and time.monotonic() < deadline:
             time.sleep(_POLL_INTERVAL)
         return code
 
     def close(self) -> None:
-        """Kill the command, remove the directory, end the guard. May be called again."""
+        """Kill the command, delete the directory and end the guard. May be called again."""
         if os.getpid() != self._owner:
-            return  # a forked child runs our exit handlers: the broker is not its own
+            return  # a forked child runs this process's exit handlers, but does not own the broker
         with self._lock:
             self._control.close()
             try:
@@ -85,7 +85,7 @@ class GuardedProcess:
             except subprocess.TimeoutExpired:
                 self._guard.kill()
                 self._guard.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)  # the guard's work, unless somebody killed the guard
+        shutil.rmtree(self.directory, ignore_errors=True)  # in case the guard was killed
 
     def _ask(self, request: dict[str, object]) -> dict[str, object]:
         with self._lock:
@@ -124,8 +124,8 @@ def start_guard(
     environment: Mapping[str, str] | None = None,
     works_in: Path | None = None,
 ) -> subprocess.Popen[bytes]:
-    """Start a guard that is told what to do through ``control``, and removes a directory at its end."""
-    # -I and -S: nothing of the user's environment may break the guard, and it starts in a third of the time.
+    """Start a guard that gets requests through ``control``, and deletes ``removes`` at its end."""
+    # -I and -S: the user's environment cannot break the guard, and it starts in a third of the time.
     script = Path(__file__).with_name("guard.py")
     arguments = str(control.fileno()), str(os.getpid()), str(removes or "")
     return subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Inside a child: saying something to the parent, and ending with it."""
+"""For use in a child process: sends lines to the parent, and ends with the parent."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LEAVE_TIMEOUT: Final = 2.0
 
 
 def tell(line: str) -> None:
-    """One line to the parent, see :meth:`Child.line`."""
+    """Send a line to the parent, see :meth:`Child.line`."""
     data = line.encode() + b"\n"
     while data:
         data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 def run_until_parent_ends(work: Coroutine[object, None, None]) -> None:
-    """Run ``work`` on uvloop where there is one, and cancel it when standard input closes: :meth:`Child.stop` was
-    called, or the parent is gone. What the parent says is not read."""
+    """Run ``work``, on uvloop if it is installed. Cancel it when standard input closes, because :meth:`Child.stop` was
+    called or the parent has ended. The input itself is ignored."""
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         runner.run(_until_input_closes(work))
 
@@ -43,7 +43,7 @@ async def _until_input_closes(work: Coroutine[object, None, None]) -> None:
         closed = True
         loop.remove_reader(pipe)
         task.cancel()
-        # With the parent its broker may be gone as well, and a polite goodbye to it can take long.
+        # The parent's broker may have ended as well, and leaving it cleanly may take long.
         loop.call_later(_LEAVE_TIMEOUT, os._exit, 1)
 
     loop.add_reader(pipe, readable)

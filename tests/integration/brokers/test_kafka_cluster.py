@@ -181,7 +181,7 @@ def test_brokers_are_named_by_number(cluster: LocalKafka) -> None:
         for number in (None, 0, 4):
             with pytest.raises(ConfigurationError, match=f"broker number={number}: must be one of 1, 2, 3"):
                 call(number)
-    with pytest.raises(ConfigurationError, match="ask pids"):
+    with pytest.raises(ConfigurationError, match="use pids"):
         _ = cluster.pid
 
 

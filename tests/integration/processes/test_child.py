@@ -41,7 +41,7 @@ from aioparallel.testing.processes import Child
 async def main():
     async with Child("deaf one", [sys.executable, "-c", {DEAF!r}], log=Path(sys.argv[1])) as child:
         await child.line()
-        print(json.dumps([child.pid, child._life._guard.pid]), flush=True)
+        print(json.dumps([child.pid, child._process._guard.pid]), flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -86,9 +86,9 @@ def log(tmp_path: Path) -> Path:
 
 
 def guard_of(child: Child) -> subprocess.Popen[bytes]:
-    assert child._life is not None
-    assert child._life._guard is not None
-    return child._life._guard
+    assert child._process is not None
+    assert child._process._guard is not None
+    return child._process._guard
 
 
 def said(log: Path) -> str:
@@ -239,8 +239,8 @@ async def test_a_cancelled_start_leaves_nothing(log: Path) -> None:
         task.cancel()
         await asyncio.wait([task])
         await child.stop(0.0)
-        if child._life is not None and child._life._guard is not None:
-            await until_gone(child._life._guard.pid)
+        if child._process is not None and child._process._guard is not None:
+            await until_gone(child._process._guard.pid)
 
 
 async def test_work_in_a_child_ends_with_its_input(log: Path) -> None:
@@ -312,7 +312,7 @@ async def test_one_that_takes_nothing_is_told(log: Path) -> None:
     """Paused, or with its input closed, or after its end: each a ChildFailed, in time."""
     async with asyncio.timeout(60), python(DEAF, log) as child:
         await child.line()
-        with pytest.raises(ChildFailed, match=r"took nothing for 0.2 s"):
+        with pytest.raises(ChildFailed, match=r"read nothing for 0.2 s"):
             await child.say("x" * 10_000_000, timeout=0.2)
         await child.kill()  # or leaving would wait until it does not listen to SIGTERM either
     with pytest.raises(ChildFailed, match="exit code"):

@@ -1,4 +1,4 @@
-"""in_processes: what crosses, and what becomes of a call whose process dies, hangs, or is not wanted any more."""
+"""in_processes: what is sent to processes, and what happens to calls whose process dies, hangs or is closed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.fixture(autouse=True)
 def nothing_left() -> Iterator[None]:
-    """No process stays, and none is a zombie, when the loop of a test has ended."""
+    """No process is left, not even a zombie, when the loop of a test has ended."""
     before = {one.pid for one in psutil.Process().children()}  # other tests' brokers
     yield
     deadline = time.monotonic() + WAIT
@@ -63,7 +63,7 @@ def _is_tracker(process: psutil.Process) -> bool:
 
 
 async def test_values_come_back() -> None:
-    """From other processes than this one, as many as there may be; and nothing of them is left after the loop."""
+    """From other processes, as many as allowed. None is left after the loop."""
     with in_processes(work.double, processes=2) as double:
         given = [o.result() async for o in parallel_map(double, range(50), in_order=True)]
         assert given == [2 * n for n in range(50)]
@@ -75,7 +75,7 @@ async def test_values_come_back() -> None:
 
 
 async def test_close_while_a_process_starts() -> None:
-    """What waits fails, and what comes after it is served: it does not hear of the one that was closed."""
+    """Waiting calls fail, and later calls succeed: they are not affected by the closed process."""
     places = in_processes(work.place, processes=1)
     for _ in range(3):
         first = asyncio.create_task(places(0))
@@ -90,12 +90,12 @@ async def test_close_while_a_process_starts() -> None:
 
 
 async def test_a_decorated_function() -> None:
-    """Its name stands for the handler; processes find the function in it."""
+    """Its name refers to the handler; processes find the function in it."""
     assert await work.decorated(1) == 2
 
 
 async def test_a_process_is_replaced_after_its_tasks() -> None:
-    """Two calls in each."""
+    """After two calls each."""
     places = in_processes(work.place, processes=1, max_tasks=2)
     pids = [await places(n) for n in range(5)]
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
@@ -103,7 +103,7 @@ async def test_a_process_is_replaced_after_its_tasks() -> None:
 
 @pytest.mark.parametrize(("how", "said"), [(0, "exit code 0"), (3, "exit code 3"), (-9, "ended by SIGKILL")])
 async def test_a_process_that_dies_fails_its_call_alone(how: int, said: str) -> None:
-    """Whatever it ends with; the others are served on."""
+    """However it ends, the other calls succeed."""
     items: list[object] = [f"n{n}" for n in range(20)]
     items.insert(5, how)
     dying = in_processes(work.die, processes=2)
@@ -117,7 +117,7 @@ async def test_a_process_that_dies_fails_its_call_alone(how: int, said: str) -> 
 
 
 async def test_a_process_that_dies_idle_fails_nobody() -> None:
-    """The next call gets another one."""
+    """The next call gets another process."""
     places = in_processes(work.place, processes=1)
     first = await places(0)
     os.kill(first, signal.SIGKILL)
@@ -128,7 +128,7 @@ async def test_a_process_that_dies_idle_fails_nobody() -> None:
 
 
 async def test_a_deadline_kills_the_process_of_the_call(tmp_path: Path) -> None:
-    """Though it ignores SIGTERM; then the record is tried again, and the process is gone by then."""
+    """Even if it ignores SIGTERM. Then the record is retried, and the process has ended by then."""
     hanging = in_processes(work.hang_once, processes=1)
     given = [
         o
@@ -140,7 +140,7 @@ async def test_a_deadline_kills_the_process_of_the_call(tmp_path: Path) -> None:
 
 
 async def test_a_cancelled_call_ends_no_other() -> None:
-    """Its process is killed; the one beside it goes on, and one in line is taken out at once."""
+    """Its process is killed, the other one continues, and a waiting call is removed at once."""
     naps = in_processes(work.nap, processes=2)
     await asyncio.gather(naps(0.1), naps(0.1))
     long, short = asyncio.create_task(naps(1_000)), asyncio.create_task(naps(1.0))
@@ -159,7 +159,7 @@ async def test_a_cancelled_call_ends_no_other() -> None:
 
 
 async def test_starting_a_process_counts_for_no_deadline() -> None:
-    """The deadline is shorter than any process takes to start: the first attempt succeeds."""
+    """The deadline is shorter than the start of any process, and the first attempt succeeds."""
     given = [o async for o in parallel_map(in_processes(work.double, processes=1), [1], timeout=0.05)]
     assert (given[0].value, given[0].attempts) == (2, 1)
     hanging = in_processes(work.nap, processes=1)
@@ -168,7 +168,7 @@ async def test_starting_a_process_counts_for_no_deadline() -> None:
 
 
 async def test_exceptions_come_back() -> None:
-    """Of their own class, with the traceback there as the cause; or told of, where they cannot be made anew."""
+    """With their own class, and the remote traceback as cause; or described, if they cannot be unpickled."""
     failing = in_processes(work.fail, processes=1)
     with pytest.raises(work.Simple, match="plain") as simple:
         await failing("simple")
@@ -181,7 +181,7 @@ async def test_exceptions_come_back() -> None:
     with pytest.raises(SystemExit) as ended:
         await failing("exit")
     assert ended.value.code == 5
-    with pytest.raises(TypeError, match="a function, which the handler returned, cannot be sent"):
+    with pytest.raises(TypeError, match="a function, which the handler returned, cannot be pickled"):
         await failing("result")
     given = [o.error async for o in parallel_map(failing, ["later"], retry=RetryPolicy(max_wait=0.05), on_error="emit")]
     assert str(given[0]) == "not yet"
@@ -189,14 +189,14 @@ async def test_exceptions_come_back() -> None:
 
 @pytest.mark.parametrize("kind", ["short", "short, awkward"])
 async def test_what_a_process_has_run_out_of(kind: str) -> None:
-    """Is told by what comes back, though the error that says so stays there: its record waits."""
+    """It is reported with the error, although its cause is not sent back, so the record waits."""
     with pytest.raises((work.Simple, FailedInProcess)) as found:
         await in_processes(work.fail, processes=1)(kind)
     assert shortage_of(found.value) == "Too many open files"
 
 
 def test_failures_of_a_batch_come_back() -> None:
-    """Whatever their texts are; and what the process has run out of is told."""
+    """Whatever their texts are, with the resource that the process has run out of."""
     payload = crossing(Batch.of([Record("t", 0, offset) for offset in range(2)]))
     assert isinstance(payload, Payload)
     *_, failures = pickle.loads(pickle.dumps(payload.__run__(work.fail_each)))
@@ -206,7 +206,7 @@ def test_failures_of_a_batch_come_back() -> None:
 
 
 async def test_an_item_that_cannot_be_pickled_fails_alone() -> None:
-    """Before it gets in line."""
+    """Before it is sent."""
     handler: InProcesses[object, int] = in_processes(work.place, processes=1)
     given = [o async for o in parallel_map(handler, [1, lambda: 0, 2], on_error="emit", in_order=True)]
     assert [type(o.error) for o in given] == [type(None), TypeError, type(None)]
@@ -214,7 +214,7 @@ async def test_an_item_that_cannot_be_pickled_fails_alone() -> None:
 
 
 async def test_records_cross() -> None:
-    """What a handler sees of them, and nothing else."""
+    """A handler gets the public attributes of a record, and nothing else."""
     record = Record("orders", 3, 17, b"k", {"n": 1}, (("h", b"1"),), 99)
     record._raw, record._source = (b"k", b"raw"), (lambda: 0)  # type: ignore[assignment]
     record._parks = 2
@@ -245,13 +245,13 @@ async def test_records_cross() -> None:
 
 
 async def test_items_that_cross_as_something_else() -> None:
-    """By ``__cross__``, ``__run__`` in the process, and ``__returned__``."""
+    """Through ``__cross__``, ``__run__`` in the process, and ``__returned__``."""
     double: InProcesses[work.Sum, str] = in_processes(work.double, processes=1)  # type: ignore[arg-type]
     assert await double(work.Sum(1, 2, 3)) == "12 of 3"
 
 
 def test_one_object_serves_loops_one_after_the_other() -> None:
-    """Its processes end with each."""
+    """Its processes end with each loop."""
     places = in_processes(work.place, processes=1)
 
     async def call() -> int:
@@ -264,7 +264,7 @@ def test_one_object_serves_loops_one_after_the_other() -> None:
 
 
 async def test_processes_end_with_the_object() -> None:
-    """Before the loop does."""
+    """Even before the loop ends."""
     places = in_processes(work.place, processes=1)
     pid = await places(0)
     del places
@@ -275,8 +275,8 @@ async def test_processes_end_with_the_object() -> None:
 
 
 async def test_a_name_that_stands_for_another_function() -> None:
-    """No process would run the right one: refused at the first call."""
-    with pytest.raises(ValueError, match=r"is not what tests\.unit\.blocking\.work\.original stands for"):
+    """Processes would run another function, so the first call is refused."""
+    with pytest.raises(ValueError, match=r"is not what tests\.unit\.blocking\.work\.original refers to"):
         await in_processes(work.hidden)(1)
 
 
@@ -296,7 +296,7 @@ async def coroutine(_: object) -> None: ...
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: in_processes(lambda n: n), "is a lambda, or stands within another function"),
+        (lambda: in_processes(lambda n: n), "is a lambda, or defined within another function"),
         (lambda: in_processes(Bound().method), "cannot be pickled"),
         (lambda: in_processes(partial(max, lambda: 0)), "cannot be pickled"),
         (lambda: in_processes(coroutine), "must be a plain function"),
@@ -306,7 +306,7 @@ async def coroutine(_: object) -> None: ...
     ],
 )
 def test_what_is_refused(make: object, text: str) -> None:
-    """At once, with what was found and what is allowed."""
+    """At construction, with what was found and what is allowed."""
     assert callable(make)
     with pytest.raises(ValueError, match="in_processes") as raised:
         make()
@@ -342,7 +342,7 @@ async def main(*items):
 
 
 def test_a_program_with_a_guard(tmp_path: Path) -> None:
-    """Its handler stands in the main module."""
+    """Its handler is in the main module."""
     command = _program(tmp_path, BODY + "if __name__ == '__main__':\n    asyncio.run(main(0, 0))\n    print('over')\n")
     run = subprocess.run(command, env=_environment(), capture_output=True, text=True, timeout=WAIT, check=True)
     assert run.stdout.count("value 0") == 2
@@ -362,25 +362,26 @@ def test_a_program_without_a_guard(tmp_path: Path) -> None:
 
 
 def test_an_interactive_program_is_refused() -> None:
-    """With what to do."""
+    """With advice."""
     code = "from aioparallel import in_processes\ndef f(x): ...\nin_processes(f)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT, check=False)
-    assert "is of an interactive program, which no process can import: put it into a file" in run.stderr
+    assert "belongs to an interactive program, which no process can import: put it into a file" in run.stderr
 
 
 def test_a_function_that_another_program_has_sent_is_refused() -> None:
-    """As a worker of Spark gets that of a script: it is no interactive program, and its words say where to put it."""
+    """As a Spark worker gets the function of a script. It is not an interactive program, and the message says where to
+    put the function."""
     sent = FunctionType((lambda x: x).__code__, {}, "work")
     sent.__module__, sent.__qualname__ = "__main__", "work"
-    with pytest.raises(ConfigurationError, match=r"is of the program that sent it here.* put it into a module"):
+    with pytest.raises(ConfigurationError, match=r"belongs to the program that sent it here.* put it into a module"):
         in_processes(sent)
 
 
 def test_a_program_from_standard_input_is_refused() -> None:
-    """Each process would look for it first, even where the function is of another module."""
+    """Each process would try to import it first, even if the function is in another module."""
     code = "import json\nfrom aioparallel import in_processes\nin_processes(json.dumps)"
     run = subprocess.run([sys.executable, "-"], input=code, capture_output=True, text=True, timeout=WAIT, check=False)
-    assert "(from standard input, say): put the program into a file" in run.stderr
+    assert "(it comes from standard input, say): put it into a file" in run.stderr
     code = code.replace("in_processes(json.dumps)", "print(in_processes(json.dumps))")
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT, check=False)
     assert "dumps" in run.stdout
@@ -388,7 +389,7 @@ def test_a_program_from_standard_input_is_refused() -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_children_end_with_their_parent(tmp_path: Path, how: signal.Signals) -> None:
-    """Killed, or interrupted together with them, as a terminal does: then they say nothing."""
+    """If the parent is killed, or all are interrupted by the terminal. They print nothing then."""
     command = _program(tmp_path, BODY + "if __name__ == '__main__':\n    asyncio.run(main(1_000, 1_000))\n")
     with subprocess.Popen(
         command,
@@ -422,13 +423,13 @@ def _lives(pid: int) -> bool:
 
 
 def test_the_package_does_not_load_it() -> None:
-    """Whoever has no use for processes does not pay for multiprocessing."""
+    """Programs without in_processes do not import multiprocessing."""
     code = "import sys, aioparallel; assert 'multiprocessing.context' not in sys.modules; aioparallel.in_processes"
     subprocess.run([sys.executable, "-c", code], timeout=WAIT, check=True)
 
 
 async def test_closed_while_an_item_is_pickled() -> None:
-    """The call fails, in words; the next one gets a process."""
+    """The call fails with a clear message; the next one gets a process."""
     work.SlowToPickle.begun = False
     with in_processes(work.double) as double:
         assert await double(1) == 2

@@ -1,4 +1,4 @@
-"""in_threads: how many at once, in which order, what becomes of calls that nobody waits for any more."""
+"""in_threads: how many calls run at a time, their order, and what happens to cancelled calls."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WAIT = 20.0
 
 
 async def until(condition: object, *arguments: object) -> None:
-    """Returns when it holds."""
+    """Waits for the condition."""
     assert callable(condition)
     async with asyncio.timeout(WAIT):
         while not condition(*arguments):
@@ -36,7 +36,7 @@ async def until(condition: object, *arguments: object) -> None:
 
 
 class Gate:
-    """A function that blocks until it is let go."""
+    """A function that blocks until the test opens the gate."""
 
     def __init__(self) -> None:
         self.opened = threading.Event()
@@ -51,7 +51,7 @@ class Gate:
 
 
 async def test_as_many_as_there_are_threads_run_at_once() -> None:
-    """All eight meet at a barrier, none of them more; and the results are those of the function."""
+    """All eight calls meet at a barrier, and no more run at a time. The results are those of the function."""
     barrier = threading.Barrier(8)
 
     def meet(number: int) -> tuple[int, str]:
@@ -67,11 +67,11 @@ async def test_as_many_as_there_are_threads_run_at_once() -> None:
 
 
 async def test_it_is_a_handler_for_all_checks() -> None:
-    """Declared asynchronous, with the name of its function; a decorator as well."""
+    """It counts as async, and has the name of its function; so does a decorated one."""
 
     @in_threads(threads=2)
     def double(number: int) -> int:
-        """Twice."""
+        """Returns twice the number."""
         return 2 * number
 
     assert is_async(double)
@@ -85,7 +85,7 @@ async def test_it_is_a_handler_for_all_checks() -> None:
 
 
 async def test_context_variables_are_passed_on() -> None:
-    """Those of whoever awaits; what the function sets stays in its thread."""
+    """The function sees those of the awaiting coroutine. What it sets stays in its thread."""
     name = contextvars.ContextVar("name", default="none")
 
     def look(_: object) -> str:
@@ -100,7 +100,7 @@ async def test_context_variables_are_passed_on() -> None:
 
 @pytest.mark.parametrize("error", [ValueError("bad"), SystemExit(3), KeyboardInterrupt(), asyncio.CancelledError()])
 async def test_what_it_raises_reaches_who_awaits(error: BaseException) -> None:
-    """The same object, also of those that are no Exception; the thread goes on."""
+    """The same object, even if it is not an Exception. The thread continues."""
 
     def fail(item: object) -> object:
         if item:
@@ -116,7 +116,7 @@ async def test_what_it_raises_reaches_who_awaits(error: BaseException) -> None:
 
 
 async def test_stop_iteration_becomes_a_runtime_error() -> None:
-    """As of any coroutine."""
+    """As in any coroutine."""
 
     def end(_: object) -> None:
         raise StopIteration(1)
@@ -126,7 +126,7 @@ async def test_stop_iteration_becomes_a_runtime_error() -> None:
 
 
 async def test_a_call_that_waits_is_taken_out() -> None:
-    """Cancelled at once, and never run."""
+    """It is cancelled at once, and never runs."""
     gate = Gate()
     handler = in_threads(gate, threads=1)
     first = asyncio.create_task(handler(1))
@@ -143,7 +143,7 @@ async def test_a_call_that_waits_is_taken_out() -> None:
 
 
 async def test_a_call_that_runs_is_waited_for() -> None:
-    """However often it is cancelled; the cancellation follows its end."""
+    """However often it is cancelled. CancelledError follows its end."""
     gate = Gate()
     call = asyncio.create_task(in_threads(gate)(1))
     await until(lambda: gate.began)
@@ -159,7 +159,7 @@ async def test_a_call_that_runs_is_waited_for() -> None:
 
 
 async def test_order_of_key_and_retry_wait_for_the_thread_after_its_deadline() -> None:
-    """The attempt has timed out, and goes on in its thread: the next one starts when it has ended."""
+    """The attempt has timed out but continues in its thread. The next one starts when it has ended."""
     lock, running, log = threading.Lock(), set[str](), list[tuple[str, int]]()
     attempts: dict[tuple[str, int], int] = {}
 
@@ -193,7 +193,7 @@ async def test_order_of_key_and_retry_wait_for_the_thread_after_its_deadline() -
 
 
 async def test_a_deadline_begins_when_the_call_does() -> None:
-    """Eight calls of 0.2 s in two threads, each within 0.6 s of its own, though the last waits as long."""
+    """Eight calls of 0.2 s in two threads, each within its deadline of 0.6 s, although the last one waits as long."""
 
     def work(_: int) -> None:
         time.sleep(0.2)
@@ -205,7 +205,7 @@ async def test_a_deadline_begins_when_the_call_does() -> None:
 
 
 async def test_a_call_past_its_deadline_has_timed_out() -> None:
-    """Though its function returned; with the engine's own error."""
+    """With the engine's own error, although its function returned."""
     given = [o async for o in parallel_map(in_threads(time.sleep), [0.3], timeout=0.05, on_error="emit")]
     assert isinstance(given[0].error, HandlerTimeout)
 
@@ -246,13 +246,13 @@ print("over", flush=True)
 
 
 def test_a_stuck_thread_holds_neither_close_nor_the_program_up() -> None:
-    """It is named, and left behind; the event loop ends, and so does the interpreter."""
+    """It is named and left behind. The event loop ends, and so does the interpreter."""
     run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=60, check=True)
     assert run.stdout == "handler for item 0 did not end after it was cancelled; it is left behind\nclosed\nover\n"
 
 
 async def test_a_stuck_call_is_named_at_its_deadline(caplog: pytest.LogCaptureFixture) -> None:
-    """As any handler that goes on."""
+    """Like any handler that does not stop."""
     gate = Gate()
 
     async def read() -> list[object]:
@@ -266,7 +266,7 @@ async def test_a_stuck_call_is_named_at_its_deadline(caplog: pytest.LogCaptureFi
 
 
 def test_one_object_serves_loops_one_after_the_other() -> None:
-    """With the threads it has."""
+    """With the same threads."""
 
     def place(n: int) -> tuple[int, int]:
         return n, threading.get_ident()
@@ -280,7 +280,7 @@ def test_one_object_serves_loops_one_after_the_other() -> None:
 
 
 async def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
-    """It is closed while the call runs; the next caller is served by the same thread."""
+    """The loop is closed while the call runs. The same thread serves the next call."""
     gate = Gate()
     handler = in_threads(gate, threads=1)
 
@@ -303,7 +303,7 @@ async def test_a_loop_that_is_gone_does_not_break_the_thread() -> None:
 
 
 async def test_a_thread_that_cannot_start_fails_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Unless another thread is there to take it."""
+    """Unless another thread can take the call."""
     gate, start = Gate(), ThreadPool._start
     handler = in_threads(gate, threads=2)
 
@@ -324,7 +324,7 @@ async def test_a_thread_that_cannot_start_fails_one_call(monkeypatch: pytest.Mon
 
 
 async def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while; the next call starts one anew. And all do with the object."""
+    """After a while; the next call starts a new one. All end with the object."""
     monkeypatch.setattr(threads, "_IDLE", 0.02)
     handler: InThreads[int, int] = in_threads(abs)
     assert await handler(-1) == 1
@@ -341,7 +341,7 @@ async def test_idle_threads_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_a_long_wait_is_said_once(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With how many wait, and what to do."""
+    """With the number of waiting calls, and advice."""
     monkeypatch.setattr(threads, "_LONG_WAIT", 0.0)
     with caplog.at_level(logging.WARNING):
         [o async for o in parallel_map(in_threads(time.sleep, threads=1), [0.001] * 20)]
@@ -370,7 +370,7 @@ def generator(_: object) -> object:
     ],
 )
 def test_what_is_refused(make: object, text: str | None) -> None:
-    """At once, with what was found and what is allowed."""
+    """At construction, with what was found and what is allowed."""
     assert callable(make)
     if text is None:
         assert callable(make())  # told when it is used
@@ -381,8 +381,7 @@ def test_what_is_refused(make: object, text: str | None) -> None:
 
 
 async def test_a_burst_is_run_to_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Threads that end while idle, calls that are cancelled, and others, all at once: each call ends, none is run
-    twice."""
+    """Idle threads end, calls are cancelled, and others arrive, all at once: each call ends, and none runs twice."""
     monkeypatch.setattr(threads, "_IDLE", 0.0005)
     ran = SimpleNamespace(count=0)
     lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What the tests run in processes, which import it."""
+"""Functions that the tests run in processes, which import this module."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from aioparallel import Batch, Record, RetryLater, in_processes
 
 
 class Awkward(Exception):
-    """Pickle cannot make it anew."""
+    """An exception that cannot be unpickled."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(f"{text} ({code})")
 
 
 class SlowToPickle:
-    """Takes a while to cross."""
+    """Takes a while to pickle."""
 
     begun = False
 
@@ -32,7 +32,7 @@ class SlowToPickle:
 
 
 class Simple(Exception):
-    """Pickle can."""
+    """An exception that can be pickled."""
 
 
 def double(number: int) -> int:
@@ -44,7 +44,7 @@ def place(_: object) -> int:
 
 
 def die(how: object) -> object:
-    """An exit code, or a signal as its negative; of anything else the process it ran in."""
+    """Ends the process: with an exit code, or a signal if negative. Otherwise returns the process id."""
     if isinstance(how, int):
         if how < 0:
             os.kill(os.getpid(), -how)
@@ -60,7 +60,7 @@ def nap(seconds: float) -> float:
 
 
 def hang_once(folder: Path) -> str:
-    """The first attempt never ends; it leaves its pid."""
+    """The first attempt never ends, and leaves its process id."""
     pid = folder / "pid"
     if not pid.exists():
         pid.write_text(str(os.getpid()))
@@ -88,7 +88,7 @@ def fail(kind: str) -> object:
 
 
 class Unspeakable(Exception):
-    """Its text raises."""
+    """Its text raises an exception."""
 
     def __str__(self) -> str:
         raise RuntimeError("no text")
@@ -98,7 +98,7 @@ class Unspeakable(Exception):
 
 
 def fail_each(batch: Batch[Record[Any, Any]]) -> None:
-    """One by one, for reasons that do not cross as they are."""
+    """Fails each record, with exceptions that cannot be pickled."""
     first, second = batch
     batch.fail(first, Unspeakable())
     try:
@@ -116,7 +116,7 @@ def sum_up(numbers: list[int]) -> int:
 
 
 class Sum:
-    """An item that crosses as a payload, and makes a value of the reply."""
+    """An item that is sent as a payload, and makes a value of the reply."""
 
     def __init__(self, *numbers: int) -> None:
         self.unpicklable = lambda: 0

@@ -1,4 +1,5 @@
-"""Connector: connections are left before their login ends, kept if no new one can be had, not tried too often."""
+"""Connector: replaces connections before their login expires, keeps them if that fails, and retries at a limited
+rate."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ LIFE = 40.0
 
 
 class Made:
-    """A connection with a login that is good for 40 s."""
+    """A connection whose login is valid for 40 s."""
 
     def __init__(self) -> None:
         self.since = asyncio.get_running_loop().time()
@@ -31,11 +32,11 @@ class Made:
         self._writer = cast("asyncio.StreamWriter", SimpleNamespace(transport=SimpleNamespace(abort=lambda: None)))
 
     def age(self) -> None:
-        """Nineteen twentieths of it are over."""
+        """Nineteen twentieths of its lifetime have passed."""
         self.since, self.ends = self.since - LIFE * 0.95, self.ends - LIFE * 0.95
 
     async def send(self, _request: object) -> object:
-        """Of which cluster it is."""
+        """Answers with the id of its cluster."""
         return SimpleNamespace(cluster_id="ours")
 
     def connected(self) -> bool:
@@ -48,7 +49,7 @@ class Made:
 
 
 class Stage:
-    """One client with one broker, which makes connections, or refuses them."""
+    """A client with one broker, which accepts or refuses connections."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.refuses = False
@@ -88,7 +89,7 @@ class Stage:
 
 
 async def test_a_connection_is_left_before_its_login_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For a new one; what is under way on it is waited for, and then it is closed."""
+    """It is replaced, and closed after its last answer."""
     stage = Stage(monkeypatch)
     first = await stage.connector.connect(1)
     assert await stage.connector.connect(1) is first
@@ -105,7 +106,7 @@ async def test_a_connection_is_left_before_its_login_ends(monkeypatch: pytest.Mo
 
 
 async def test_what_is_left_is_closed_with_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever it waits for."""
+    """Even if a replaced connection still waits for answers."""
     stage = Stage(monkeypatch)
     await stage.connector.connect(1)
     (old,) = stage.made
@@ -119,7 +120,7 @@ async def test_what_is_left_is_closed_with_the_client(monkeypatch: pytest.Monkey
 async def test_where_no_new_login_can_be_had_the_old_one_serves(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As long as it is good; it is tried once a second, and told once."""
+    """Until its login expires. A new login is tried once a second, and the failure is logged once."""
     stage = Stage(monkeypatch)
     first = await stage.connector.connect(1)
     (old,) = stage.made
@@ -137,8 +138,8 @@ async def test_where_no_new_login_can_be_had_the_old_one_serves(
 
 
 async def test_a_login_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests go over the old connection as long as its login is good; one new login at a time, and none is waited for
-    when the client is closed."""
+    """Requests use the old connection while its login is valid. There is one new login at a time, and closing the
+    client does not wait for it."""
     stage = Stage(monkeypatch)
     broker_watch = BrokerWatch(stage.connections, "kafka:9093", 1.0)
     stage.connector = broker_watch._connector
@@ -162,8 +163,8 @@ async def test_a_login_that_takes_long_holds_up_nobody(monkeypatch: pytest.Monke
 
 
 async def test_a_connection_made_for_a_closed_client_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who cuts off a client that cannot be closed leaves none open: not one that waits for answers, not one that is
-    being made."""
+    """Cutting off a client that cannot be closed leaves no connection open, whether it waits for answers or is being
+    opened."""
     stage = Stage(monkeypatch)
     await stage.connector.connect(1)
     (old,) = stage.made
@@ -180,7 +181,7 @@ async def test_a_connection_made_for_a_closed_client_is_closed(monkeypatch: pyte
 
 
 async def test_a_broker_that_moves_while_it_is_dialled_is_dialled_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At its address before another broker of the same cluster may be by now, which answers as that one would."""
+    """Another broker of the same cluster may be at its old address by then, and would answer in the same way."""
     stage = Stage(monkeypatch)
     stage.answers.clear()
     connecting = asyncio.ensure_future(stage.connector.connect(1))

@@ -1,4 +1,4 @@
-"""Our decoder against aiokafka's own iterator, over the same bytes."""
+"""The package's decoder against aiokafka's iterator, over the same bytes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ABORT = b"\0\0\0\0"  # version 0, type 0
 
 
 def batch(first: int, keeps: list[bool], producer: int | None, codec: int, kind: int = 0) -> bytes:
-    """A batch of as many offsets as ``keeps`` has; those that are not kept were compacted away."""
+    """A batch with one offset for each entry of ``keeps``; those that are False were compacted away."""
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
@@ -47,7 +47,7 @@ def batch(first: int, keeps: list[bool], producer: int | None, codec: int, kind:
 
 @st.composite
 def logs(draw: st.DrawFn) -> tuple[bytes, list[tuple[int, int]], int]:
-    """Batches, which transactions were aborted, and the position in them."""
+    """Batches, the aborted transactions, and a position."""
     data, offset = b"", 100
     aborted: list[tuple[int, int]] = []
     for _ in range(draw(st.integers(1, 5))):
@@ -77,7 +77,7 @@ def shown(record: Any) -> tuple[object, ...]:
 def test_the_decoder_reads_what_aiokafka_reads(
     log: tuple[bytes, list[tuple[int, int]], int], portions: list[int]
 ) -> None:
-    """The same records and the same next position, whatever the portions, with transactions, gaps and compression."""
+    """It returns the same records and next position, for any portion size, with transactions, gaps and compression."""
     theirs = response(*log)
     expected = [shown(record) for record in theirs]
     data = response(*log)
@@ -93,7 +93,7 @@ def test_the_decoder_reads_what_aiokafka_reads(
 
 
 def test_the_old_formats_are_read() -> None:
-    """Message sets of before Kafka 0.11."""
+    """Message sets from before Kafka 0.11."""
     builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
     for offset in range(5):
         builder.append(offset, 1_000 + offset, b"k", b"v%d" % offset)
@@ -108,7 +108,7 @@ def test_the_old_formats_are_read() -> None:
 
 
 def test_a_record_is_as_its_constructor_makes_it() -> None:
-    """The decoder fills a record by itself; nothing is forgotten."""
+    """The decoder sets the attributes itself, and misses none."""
     records: list[Record] = []
     Decoder(PARTITION, b"").take(response(batch(5, [True], None, 0), [], 0), 1, records)
     (decoded,) = records
@@ -119,7 +119,7 @@ def test_a_record_is_as_its_constructor_makes_it() -> None:
 
 
 def test_the_bytes_of_a_response_go_with_it() -> None:
-    """Nothing refers back to it: no garbage collection is needed, even when it was not read to its end."""
+    """There is no reference cycle, so no garbage collection is needed, even if it was not read to its end."""
     data, records = response(batch(0, [True] * 5, None, 0), [], 0), list[Record]()
     data._records_iterator = Decoder(PARTITION, b"")
     data._records_iterator.take(data, 2, records)
@@ -133,7 +133,7 @@ def test_the_bytes_of_a_response_go_with_it() -> None:
 
 
 def test_records_of_the_first_format_have_no_timestamp() -> None:
-    """They get Kafka's -1: everything that is made of a timestamp is made of a number."""
+    """They get Kafka's -1, so a timestamp is always a number."""
     builder = LegacyRecordBatchBuilder(magic=0, compression_type=0, batch_size=1 << 20)
     builder.append(0, timestamp=None, key=b"key", value=b"value", headers=[])
     records: list[Record] = []

@@ -1,4 +1,4 @@
-"""An event loop that starts tasks eagerly, as Python has it from 3.12 on, and as anybody may make it before."""
+"""Event loops that start tasks eagerly, as Python can from 3.12 on and a task factory can before."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from aioparallel.errors import ClientError
 
 
 class Begun(asyncio.Future[None]):
-    """Of a coroutine that has ended within the call that made it."""
+    """The task of a coroutine that has ended within the call that created it."""
 
 
 def eager(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_: object) -> Any:
-    """As ``asyncio.eager_task_factory`` does with a coroutine that does not suspend."""
+    """Behaves like ``asyncio.eager_task_factory`` for a coroutine that does not suspend."""
     task = Begun(loop=loop)
     try:
         work.send(None)
@@ -28,12 +28,12 @@ def eager(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **_: 
 
 
 def plain(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Any], **options: Any) -> asyncio.Task[Any]:
-    """A factory that only makes tasks."""
+    """A factory that starts nothing."""
     return asyncio.Task(work, loop=loop, **options)
 
 
 async def test_it_is_refused_in_words() -> None:
-    """Before anything is connected."""
+    """Before any connection is opened."""
     loop = asyncio.get_running_loop()
     factory: Any = vars(asyncio).get("eager_task_factory", eager)
     loop.set_task_factory(factory)

@@ -1,4 +1,4 @@
-"""Kafka's error codes: which of them pass by themselves, for the real producer and the in-memory one alike."""
+"""Kafka's error codes: which of them are retriable, for the real and the in-memory producer."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def test_what_passes_is_tried_again(code: int) -> None:
 
 
 def test_nothing_that_aiokafka_tries_again_is_missing() -> None:
-    """Its own flags miss some; ours miss none of them."""
+    """aiokafka's flags miss some codes; this package's table contains all of aiokafka's."""
     flagged = [code for code in range(-1, 130) if kafka.for_code(code).retriable]
     assert set(flagged) <= set(PASSING)
 
 
 def test_what_nobody_knows_is_unclear() -> None:
-    """An unknown server error, and codes of later protocols: they may be written all the same."""
+    """After an unknown server error or a code of a later protocol, a batch may have been written."""
     for code in (-1, 8, 11, 999):
         assert answer_of(code, -1, -1).verdict is Verdict.UNCLEAR
     assert "error code 999" in answer_of(999, -1, -1).reason
 
 
 def test_names_and_numbers_are_kafkas() -> None:
-    """As far as aiokafka knows them by the same name."""
+    """As far as aiokafka has the same names."""
     for code in ErrorCode:
         known = kafka.for_code(code.value)
         if known is not kafka.UnknownError and code.value >= 0:

@@ -1,4 +1,4 @@
-"""Which brokers owe an answer, with times passed in."""
+"""Which brokers owe an answer; times are passed in."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def fail(last_contacts: LastContacts, node: int, error: BaseException) -> None:
 
 
 def test_who_answers_owes_nothing(last_contacts: LastContacts, clock: Clock) -> None:
-    """From the request to its answer it is owed; the answer is told by its kind."""
+    """A broker owes an answer from the request until it answers. The time of the answer is recorded by kind."""
     with last_contacts.asking(1, "fetch"):
         clock.now = 0.5
         assert of(last_contacts, 1).owes == 0.5
@@ -51,7 +51,7 @@ def test_who_answers_owes_nothing(last_contacts: LastContacts, clock: Clock) -> 
 
 
 def test_what_fails_is_owed_from_the_first_failure_on(last_contacts: LastContacts, clock: Clock) -> None:
-    """However often it is tried; any answer ends it."""
+    """However often the request is repeated. Any answer ends it."""
     for second in range(6):
         clock.now = float(second)
         fail(last_contacts, 1, ConnectionError("refused"))
@@ -64,7 +64,7 @@ def test_what_fails_is_owed_from_the_first_failure_on(last_contacts: LastContact
 
 
 def test_with_another_request_under_way_an_answer_counts_from_then(last_contacts: LastContacts, clock: Clock) -> None:
-    """Long waits for records beside heartbeats that are answered: it is not silent."""
+    """A broker that answers heartbeats during a long fetch is not silent."""
     with last_contacts.asking(1, "fetch"):
         clock.now = 3.0
         with last_contacts.asking(1, "heartbeat"):
@@ -74,7 +74,7 @@ def test_with_another_request_under_way_an_answer_counts_from_then(last_contacts
 
 
 def test_who_gives_up_says_nothing(last_contacts: LastContacts, clock: Clock) -> None:
-    """Cancelled by whoever asked, while nothing else was owed; with a failure before that it goes on."""
+    """A cancelled request is not owed if nothing else was. After an earlier failure the broker still owes an answer."""
     fail(last_contacts, 1, asyncio.CancelledError())
     clock.now = 3.0
     assert of(last_contacts, 1).owes is None
@@ -86,7 +86,7 @@ def test_who_gives_up_says_nothing(last_contacts: LastContacts, clock: Clock) ->
 
 
 def test_a_failure_that_nobody_repeats_is_forgotten(last_contacts: LastContacts, clock: Clock) -> None:
-    """Its partitions have another leader by now."""
+    """Because its partitions may have another leader by then."""
     fail(last_contacts, 1, ConnectionError("refused"))
     clock.now = 9.0
     assert of(last_contacts, 1).owes == 9.0
@@ -95,7 +95,7 @@ def test_a_failure_that_nobody_repeats_is_forgotten(last_contacts: LastContacts,
 
 
 def test_who_is_not_of_the_cluster_is_left_out(last_contacts: LastContacts) -> None:
-    """Counted out, or the first address that was given; nothing is kept of it."""
+    """A removed broker or a bootstrap address is left out and forgotten."""
     fail(last_contacts, 3, ConnectionError("refused"))
     fail(last_contacts, 1, ConnectionError("refused"))
     assert [one.broker for one in last_contacts.brokers(NAMES)] == [1]
@@ -103,11 +103,11 @@ def test_who_is_not_of_the_cluster_is_left_out(last_contacts: LastContacts) -> N
 
 
 def test_what_was_heard_of_logs(last_contacts: LastContacts, clock: Clock) -> None:
-    """Since when, by partition."""
+    """The age of log ends, by partition."""
     first, second = TopicPartition("t", 0), TopicPartition("t", 1)
-    last_contacts.heard([first])
+    last_contacts.end_received([first])
     clock.now = 2.0
-    last_contacts.heard([second])
+    last_contacts.end_received([second])
     clock.now = 3.0
-    assert (last_contacts.since_heard(first), last_contacts.since_heard(second)) == (3.0, 1.0)
-    assert last_contacts.since_heard(TopicPartition("t", 2)) is None
+    assert (last_contacts.since_end_received(first), last_contacts.since_end_received(second)) == (3.0, 1.0)
+    assert last_contacts.since_end_received(TopicPartition("t", 2)) is None

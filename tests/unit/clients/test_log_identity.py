@@ -1,4 +1,4 @@
-"""Topic ids: asked for together, and never told from before."""
+"""Topic ids: requested together, and never from an earlier request."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aioparallel.clients.aiokafka.log_identity import LogIdentity
 
 
 class Cluster:
-    """Answers when it is let; each answer has another id."""
+    """Answers when the test lets it. Each answer has another id."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -22,11 +22,11 @@ class Cluster:
         self.error: Exception | None = None
 
     def get_random_node(self) -> int:
-        """The only one."""
+        """The only broker."""
         return 1
 
     async def send(self, _node: int, _request: object) -> Any:
-        """Metadata of topic "t"."""
+        """Answers with the metadata of topic "t"."""
         self.asked += 1
         topic_id = b"%016d" % self.asked
         await self.answers.wait()
@@ -46,7 +46,7 @@ def identity(cluster: Cluster) -> LogIdentity:
 
 
 async def test_all_who_ask_in_one_turn_share_a_request(cluster: Cluster, identity: LogIdentity) -> None:
-    """500 partitions of one topic may; who asks later is not told what was asked for before."""
+    """As 500 partitions of a topic may. A later caller does not get the answer to an earlier request."""
     several = asyncio.gather(*[identity.topic_ids(["t"], 5) for _ in range(500)])
     while not cluster.asked:
         await asyncio.sleep(0)
@@ -60,7 +60,7 @@ async def test_all_who_ask_in_one_turn_share_a_request(cluster: Cluster, identit
 
 
 async def test_one_who_waits_no_longer_takes_the_answer_from_nobody(cluster: Cluster, identity: LogIdentity) -> None:
-    """Whether it has waited long enough or was cancelled; an error is that of all."""
+    """A timeout or a cancellation affects only its own caller; an error is raised for all."""
     first, second = (asyncio.ensure_future(identity.topic_ids(["t"], 5)) for _ in range(2))
     with pytest.raises(TimeoutError):
         await identity.topic_ids(["t"], 0.01)
@@ -73,7 +73,7 @@ async def test_one_who_waits_no_longer_takes_the_answer_from_nobody(cluster: Clu
 
 
 async def test_nothing_is_left_of_it(cluster: Cluster, identity: LogIdentity) -> None:
-    """When the client is closed."""
+    """Closing the client cancels its requests."""
     before = asyncio.all_tasks()
     with pytest.raises(TimeoutError):
         await identity.topic_ids(["t"], 0.01)

@@ -1,4 +1,4 @@
-"""Questions about the metadata that are given up, as when a client stops: they leave no task, and hold nobody up."""
+"""Cancelled metadata requests, as when a client stops: they leave no task and delay nothing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.waiting import until
 
 
 class Silent:
-    """A cluster of two brokers, and configured addresses, that say nothing and are slow to be cancelled."""
+    """A cluster of two brokers, and configured addresses, that do not answer and are slow to be cancelled."""
 
     def __init__(self) -> None:
         self.asked: list[object] = []
@@ -36,7 +36,7 @@ class Silent:
 
 @pytest.mark.parametrize("asked", [1, 2, 3], ids=["one broker", "both brokers", "the configured addresses"])
 async def test_a_cancelled_update_leaves_no_task(asked: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is there when it has ended: whoever closes the loop after that hears of no pending task."""
+    """No task is pending after it, so closing the loop reports none."""
     monkeypatch.setattr(first_answer, "NEXT", 0.05)
     monkeypatch.setattr(metadata_updates, "_KNOWN_FIRST", 0.1)
     silent, before = Silent(), asyncio.all_tasks()
@@ -52,9 +52,9 @@ async def test_a_cancelled_update_leaves_no_task(asked: int, monkeypatch: pytest
 
 
 async def test_one_that_lets_no_cancellation_pass_holds_up_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A login may run code of the user's. It ends when it ends."""
+    """A login may run user code that suppresses the cancellation. It ends later."""
     monkeypatch.setattr(first_answer, "NEXT", 0.01)
-    monkeypatch.setattr(first_answer, "_GIVEN_UP", 0.05)
+    monkeypatch.setattr(first_answer, "_CANCEL_TIMEOUT", 0.05)
     go_on, before = asyncio.Event(), asyncio.all_tasks()
 
     async def ask(node: str) -> str | None:

@@ -25,20 +25,20 @@ VECTORS = {
 
 @pytest.mark.parametrize("key", VECTORS)
 def test_the_hash_is_that_of_the_java_client(key: bytes) -> None:
-    """Kafka's own vectors."""
+    """Kafka's own test vectors."""
     assert murmur2(key) == VECTORS[key] % 2**32
 
 
 @given(st.binary(max_size=40), st.integers(1, 100))
 def test_a_key_has_one_of_the_partitions(key: bytes, count: int) -> None:
-    """Always the same one of those there are."""
+    """A key always has the same existing partition."""
     partitions = list(range(count))
     assert partition_of_key(key, partitions) == partition_of_key(key, partitions) in partitions
 
 
 @given(st.lists(st.sampled_from([b"", b"a", b"b"]) | st.binary(max_size=12), max_size=50), st.integers(1, 100))
 def test_a_topic_remembers_hashes_and_changes_nothing(keys: list[bytes], count: int) -> None:
-    """A key goes where its hash says, whether it is known or new, and follows the number of partitions."""
+    """A key goes where its hash says, whether it is cached or new, and follows the number of partitions."""
     hashes = KeyHashes()
     topics = [Topic(name, 1000, None, hashes, Outstanding()) for name in ("one", "two")]
     for now in (count, count + 1):
@@ -50,7 +50,7 @@ def test_a_topic_remembers_hashes_and_changes_nothing(keys: list[bytes], count: 
 
 
 def test_two_keys_of_one_slot() -> None:
-    """Each has its own hash, whichever was there before."""
+    """Each gets its own hash, whichever was in the slot before."""
     slots: dict[int, bytes] = {}
     number = 0
     while (other := slots.setdefault(hash(b"%d" % number) & KeyHashes.MASK, b"%d" % number)) == b"%d" % number:
@@ -62,7 +62,7 @@ def test_two_keys_of_one_slot() -> None:
 
 
 def test_many_large_keys_take_little_memory() -> None:
-    """2,000 keys of 500 bytes in three topics: less than 2 MB in all, and no key is kept."""
+    """2,000 keys of 500 bytes in three topics take less than 2 MB in total, and no key is stored."""
     tracemalloc.start()
     try:
         hashes = KeyHashes()

@@ -1,4 +1,4 @@
-"""The queues by themselves: what their callers do from within the end of an output."""
+"""The queues alone: what delivery callbacks may do within them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Result = Sequence[Produced] | ProduceFailed
 
 
 def queues_that_fail_on(bad: bytes) -> PartitionQueues:
-    """Its partitioner raises for one key."""
+    """Queues whose partitioner raises for one key."""
 
     def choose(key: bytes | None, partitions: list[int], able: list[int]) -> int:
         if key == bad:
@@ -29,7 +29,7 @@ def queues_that_fail_on(bad: bytes) -> PartitionQueues:
 def add(
     queues: PartitionQueues, output: Outgoing, deadline: float = 10.0, then: Outgoing | None = None
 ) -> list[Result]:
-    """Returns where its result will be. ``then``: sent as soon as ``output`` has ended."""
+    """Returns a list for the result. ``then``: an output to send when ``output`` has a result."""
     results: list[Result] = []
 
     def ended(result: Result) -> None:
@@ -44,8 +44,8 @@ def add(
 
 
 def test_a_new_topic_within_an_update() -> None:
-    """The metadata brings an end to an output, and its callback sends to a topic that nobody has named before, as with
-    a dead letter: the other topics are updated all the same, and the new one waits for its metadata."""
+    """An update of the metadata fails an output, and its callback sends to a new topic, as with a dead letter. The
+    other topics are updated, and the new one waits for its metadata."""
     queues = queues_that_fail_on(b"bad")
     failed = add(queues, Outgoing("t", b"1", b"bad"), then=Outgoing("letters", b"1"))
     add(queues, Outgoing("u", b"2"))
@@ -60,7 +60,7 @@ def test_a_new_topic_within_an_update() -> None:
 
 @pytest.mark.parametrize("then", [Outgoing("t", b"2", partition=0), Outgoing("letters", b"2")])
 def test_what_is_sent_while_others_expire_counts_for_the_next_deadline(then: Outgoing) -> None:
-    """Also in a partition that was looked at before, and in a new topic."""
+    """Even in a partition that was checked before, or in a new topic."""
     queues = PartitionQueues(encode, lambda output: None, batch_bytes=100, unchecked_bytes=100)
     add(queues, Outgoing("t", b"0", partition=0), 4.0)
     late = add(queues, Outgoing("t", b"1", partition=1), 5.0, then)

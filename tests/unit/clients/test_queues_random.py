@@ -1,4 +1,4 @@
-"""The queues of a producer against the in-memory broker, with chance deciding what happens to each request."""
+"""A producer's queues with the in-memory broker, with random results of each request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOMETIMES = [
 
 @st.composite
 def scripts(draw: st.DrawFn) -> list[Step]:
-    """A few kinds of trouble at a time: with all of them in each script the rare ones hardly meet."""
+    """A few kinds of faults at a time, because rare ones hardly occur together if each script has them all."""
     trouble = draw(st.lists(st.sampled_from(SOMETIMES), min_size=1, max_size=5, unique=True))
     kinds = draw(st.lists(st.sampled_from([None, b"large", b"unencodable"]), max_size=2, unique=True))
     return draw(st.lists(steps([b"k", b"k", *kinds], [*trouble, *trouble, "send", "request", "answer"]), max_size=40))
@@ -47,7 +47,7 @@ def steps(draw: st.DrawFn, kinds: list[bytes | None], names: list[str]) -> Step:
 
 
 def play(cluster: Cluster, name: str, what: object) -> None:
-    """One step."""
+    """Runs one step."""
     broker = cluster.broker
     number = what if isinstance(what, int) else 0
     match name:
@@ -78,7 +78,7 @@ def play(cluster: Cluster, name: str, what: object) -> None:
 
 
 def to_a_flight(cluster: Cluster, name: str, number: int) -> None:
-    """What becomes of one of those under way."""
+    """The result of one of the requests in flight."""
     flight = cluster.flying.pop(number % len(cluster.flying))
     if name == "late":
         cluster.late.append(flight)
@@ -87,7 +87,7 @@ def to_a_flight(cluster: Cluster, name: str, number: int) -> None:
 
 
 def finish(cluster: Cluster) -> None:
-    """Everything works again: what is outstanding ends."""
+    """Everything works again, and all outputs get a result."""
     for name in ("known", "no limit", "allow", "keep"):
         play(cluster, name, 0)
     for _ in range(1000):
@@ -100,7 +100,7 @@ def finish(cluster: Cluster) -> None:
 
 
 def check(cluster: Cluster) -> None:
-    """Each log is in the order of sending and has nothing twice, and what was told to stand there does."""
+    """Each log is in the order of sending without duplicates, and contains what was reported as written."""
     assert not cluster.told_twice
     logs = cluster.logs
     for log in logs:
@@ -173,15 +173,15 @@ REFUSED: list[Step] = [("request", 5), ("answer", 0)]
 @example([("send", A), ("wait", 6.0), ("send", A), ("request", 5), ("unheard", 0), ("wait", 6.0), ("request", 5),
           ("answer", 0)])  # fmt: skip
 def test_acknowledged_means_written_once_and_in_order(script: list[Step]) -> None:
-    """Answers lost, requests late, refused, expired, unauthorised, split, in any order: each send ends once; what is
-    told to be written stands in the log, at its place, once; each log is in the order of sending and has nothing
-    twice; nothing waits for ever."""
+    """Answers are lost, requests late, refused, expired, unauthorised or split, in any order. Each send gets one
+    result. An output reported as written is in the log once, at its offset. Each log is in the order of sending without
+    duplicates. Nothing waits for ever."""
     cluster = run(script)
     assert len(cluster.results) == sum(1 for name, _ in script if name == "send")
 
 
 def test_a_refused_output_fails_by_itself() -> None:
-    """The others of its batch are written, also when an attempt before had no answer."""
+    """The other outputs of its batch are written, even if an earlier attempt had no answer."""
     cluster = run(
         [
             ("send", ([b"k", b"k"], 0)),
@@ -198,7 +198,7 @@ def test_a_refused_output_fails_by_itself() -> None:
 
 
 def test_what_is_in_time_is_not_given_up() -> None:
-    """An output fails when its own time is up, and one that shares its batch goes on waiting for the answer."""
+    """An output fails at its own deadline. Another one in its batch continues to wait for the answer."""
     cluster = Cluster(partitions=1)
     for name, what in [("send", A), ("wait", 6.0), ("send", A), ("request", 5), ("wait", 6.0)]:
         play(cluster, name, what)

@@ -1,4 +1,4 @@
-"""Reading from followers (KIP-392): one that cannot give what it is asked for is left alone, and its leader asked."""
+"""Reading from followers (KIP-392): a follower that fails is avoided, and its leader is used."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Reply = Callable[[int, TopicPartition, str], tuple[int, int]]
 
 
 class Brokers:
-    """In the place of aiokafka's client: all are known, and answer at once."""
+    """Replaces aiokafka's client: all brokers are known, and answer at once."""
 
     def __init__(self, leaders: Mapping[TopicPartition, int], reply: Reply) -> None:
         self._loop = asyncio.get_running_loop()
@@ -43,10 +43,10 @@ class Brokers:
         """How often each partition was read from which broker."""
 
     def force_metadata_update(self) -> None:
-        """Nothing is new."""
+        """Nothing changes."""
 
     async def send(self, node_id: int, request: Any, *, group: int = 0) -> object:
-        """Answer a fetch."""
+        """Answers a fetch."""
         await asyncio.sleep(0.001)
         self.asked[node_id] += 1
         topics, is_empty = [], True
@@ -66,7 +66,7 @@ class Brokers:
 
 
 async def reading(leaders: Mapping[TopicPartition, int], reply: Reply) -> Brokers:
-    """What was asked in a second."""
+    """The requests of one second."""
     brokers = Brokers(leaders, reply)
     subscriptions = SubscriptionState(loop=asyncio.get_running_loop())
     subscriptions.assign_from_user(set(leaders))
@@ -81,8 +81,8 @@ async def reading(leaders: Mapping[TopicPartition, int], reply: Reply) -> Broker
 
 @pytest.mark.parametrize("code", [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.OFFSET_OUT_OF_RANGE])
 async def test_a_follower_that_does_not_have_the_partition(code: ErrorCode) -> None:
-    """It was restarted, say, and its leader names it all the same: the leader is read from, and neither is asked
-    hundreds of times a second."""
+    """It was restarted, for example, and its leader still prefers it. The partition is read from the leader, and
+    neither is asked hundreds of times a second."""
 
     def reply(node: int, _: TopicPartition, rack: str) -> tuple[int, int]:
         if node == 2:
@@ -96,8 +96,8 @@ async def test_a_follower_that_does_not_have_the_partition(code: ErrorCode) -> N
 
 
 async def test_a_follower_that_leads_another_partition() -> None:
-    """Of that its own follower fails: it is read from its leader, though a partition that it follows is in each
-    request."""
+    """If that other partition's follower fails, it is read from this leader, although each request also contains a
+    partition that this broker follows."""
 
     def reply(node: int, partition: TopicPartition, rack: str) -> tuple[int, int]:
         if node == 1 and partition == T0:

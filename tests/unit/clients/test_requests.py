@@ -1,4 +1,4 @@
-"""Requests under way, and who owes an answer: plain, the time is passed in."""
+"""Requests in flight, and which nodes owe an answer. Synchronous; the time is passed in."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def batch_for(partition: int) -> RecordBatch:
 
 
 def test_what_is_on_its_way_is_counted_by_node() -> None:
-    """Until it is answered, or given up."""
+    """Until it is answered or given up."""
     requests = Requests()
     first, second = requests.begin(1, "", [], 0.0), requests.begin(1, "", [], 0.0)
     requests.begin(2, "", [], 0.0)
@@ -35,7 +35,7 @@ def test_what_is_on_its_way_is_counted_by_node() -> None:
 
 
 def test_three_seconds_without_an_answer_are_silence() -> None:
-    """From the first request on; each answer begins the time anew, also one to a request that is younger."""
+    """From the first request on. Each answer restarts the time, even one to a later request."""
     requests = Requests()
     old, young = requests.begin(1, "", [], 10.0), requests.begin(1, "", [], 11.0)
     assert requests.next_look(11.0) == 10.0 + SILENCE
@@ -50,7 +50,7 @@ def test_three_seconds_without_an_answer_are_silence() -> None:
 
 
 def test_who_is_asked_again_and_again_goes_on_owing() -> None:
-    """Short request time-outs do not hide that nobody answers; the pauses between the attempts count."""
+    """Short request timeouts do not hide a silent broker; pauses between attempts count."""
     requests = Requests()
     for number in range(10):
         request = requests.begin(1, "", [], number * 2.0)
@@ -63,7 +63,7 @@ def test_who_is_asked_again_and_again_goes_on_owing() -> None:
 
 
 def test_who_is_not_asked_any_more_owes_nothing() -> None:
-    """Five seconds after the last request was given up: the broker may be gone for good, and nobody waits for it."""
+    """Five seconds after the last request was given up: the broker may be gone, and nothing waits for it."""
     requests = Requests()
     requests.end(requests.begin(1, "", [], 0.0), 4.0, is_answered=False)
     assert requests.silent(8.9) == {1: 0.0}
@@ -74,7 +74,7 @@ def test_who_is_not_asked_any_more_owes_nothing() -> None:
 
 
 def test_a_look_is_never_in_the_past() -> None:
-    """Who looks late looks at once; the earliest of several nodes counts, those that owe nothing do not."""
+    """A late check runs at once. The earliest node counts, and nodes that owe nothing do not."""
     requests = Requests()
     answered = requests.begin(3, "", [], 0.0)
     requests.begin(1, "", [], 2.0)
@@ -96,8 +96,8 @@ def test_a_look_is_never_in_the_past() -> None:
     ],
 )
 def test_a_silent_node_is_deserted_when_somebody_else_leads(leaders: dict[int, int | None], is_deserted: bool) -> None:
-    """One of the partitions with something on its way there is enough; one without a leader is not: who else should
-    take it?"""
+    """One of its partitions with another leader is enough. A partition without a leader is not, because no other node
+    could take its outputs."""
     requests = Requests()
     requests.begin(1, "", [batch_for(0)], 0.0)
     requests.begin(1, "", [batch_for(1)], 0.5)
@@ -110,7 +110,7 @@ def test_a_silent_node_is_deserted_when_somebody_else_leads(leaders: dict[int, i
 
 
 def test_only_what_is_on_its_way_counts() -> None:
-    """Nothing is cut where nothing is under way: the request was given up, and another node leads."""
+    """No connection is closed if nothing is in flight: the request was given up, and another node leads."""
     requests = Requests()
     requests.end(requests.begin(1, "", [batch_for(0)], 0.0), 3.5, is_answered=False)
     assert requests.silent(4.0) == {1: 0.0}
@@ -118,7 +118,7 @@ def test_only_what_is_on_its_way_counts() -> None:
 
 
 def test_a_silent_node_at_another_address_is_deserted() -> None:
-    """A broker was replaced under the same id: nothing of what is on its way to the old address will be answered."""
+    """A broker was replaced under the same id, so requests to the old address will not be answered."""
     requests = Requests()
     requests.begin(1, "old:9092", [batch_for(0)], 0.0)
     assert requests.deserted(4.0, lambda queue: 1, lambda node: "old:9092") == []

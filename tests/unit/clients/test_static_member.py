@@ -1,4 +1,4 @@
-"""A member with a ``group_instance_id``: what its requests name, and what follows from FENCED_INSTANCE_ID."""
+"""A member with a ``group_instance_id``: what its requests contain, and what follows from FENCED_INSTANCE_ID."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ NEW = ""
 
 
 class Coordinator:
-    """Of aiokafka what a static member uses; answers with what is in ``answers``, an error of aiokafka or a code."""
+    """The parts of aiokafka's coordinator that a static member uses. Answers with the codes and errors in
+    ``answers``."""
 
     group_id, generation, member_id = "g", 3, NEW
 
@@ -43,12 +44,12 @@ class Coordinator:
 
 
 def answer(code: int = ErrorCode.NONE, member_id: str = NEW) -> SimpleNamespace:
-    """The broker's."""
+    """The broker's answer."""
     return SimpleNamespace(error_code=code, member_id=member_id)
 
 
 def join(member_id: str = NEW) -> JoinGroupRequest:
-    """As aiokafka makes it."""
+    """A join as aiokafka makes it."""
     return JoinGroupRequest("g", 1_000, 1_000, member_id, "one", "consumer", [])
 
 
@@ -63,7 +64,8 @@ def of(coordinator: Coordinator) -> tuple[StaticMember, list[None]]:
 
 
 async def gets_no_answer(coordinator: Coordinator, sending: asyncio.Future[object], *, is_heartbeat: bool) -> None:
-    """Before the coordinator is closed, and an error then; a heartbeat, which aiokafka would try again, never."""
+    """Until the coordinator is closed, and then an error. A heartbeat never gets one, because aiokafka would retry
+    it."""
     for _ in range(10):
         await asyncio.sleep(0)
     assert not sending.done()
@@ -84,7 +86,7 @@ async def gets_no_answer(coordinator: Coordinator, sending: asyncio.Future[objec
     ("most", "version", "named"), [(5, 4, True), (4, 4, True), (3, 3, True), (2, 1, False), (0, 0, False)]
 )
 def test_heartbeats_name_the_id_where_the_broker_takes_it(most: int, version: int, named: bool) -> None:
-    """The newest version of both sides; the older ones are aiokafka's."""
+    """In the newest version of both sides. Older versions are aiokafka's."""
     built = cast("Any", Heartbeat("g", 3, "a", "one").prepare({12: (0, most)}))
     assert isinstance(built, RequestStruct)
     assert version == built.API_VERSION
@@ -106,7 +108,7 @@ def test_joins_and_syncs_name_it_in_aiokafka_itself() -> None:
 
 
 async def test_who_has_lost_its_session_joins_under_its_id() -> None:
-    """Until the group says that it does not know it."""
+    """Until the group says that it does not know the id."""
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     coordinator = Coordinator(answer(0, "a"), answer(unknown), answer(unknown), answer(0, "b"), answer(0, "b"))
     of(coordinator)
@@ -121,7 +123,7 @@ async def test_who_has_lost_its_session_joins_under_its_id() -> None:
 
 @pytest.mark.parametrize("request_", [HEARTBEAT, join("a"), SyncGroupRequest("g", 3, "a", "one", [])])
 async def test_fenced_by_any_answer(request_: object) -> None:
-    """Told once; nothing is sent any more, and aiokafka gets no answer, which it would try again."""
+    """It is reported once. Nothing is sent any more, and aiokafka gets no answer, because it would retry."""
     coordinator = Coordinator(answer(0, "a"), answer(FENCED))
     member, fenced = of(coordinator)
     await coordinator._send_req(join())
@@ -138,7 +140,7 @@ async def test_fenced_by_any_answer(request_: object) -> None:
 
 
 async def test_fenced_by_a_commit() -> None:
-    """Of this member; of one that it was before it says nothing."""
+    """Of this member. A commit with an earlier member id says nothing."""
     coordinator = Coordinator(answer(0, "b"))
     member, fenced = of(coordinator)
     await coordinator._send_req(join())
@@ -150,8 +152,8 @@ async def test_fenced_by_a_commit() -> None:
 
 @pytest.mark.parametrize("how", ["heartbeat", "commit"])
 async def test_a_late_join_of_its_own_fences_nobody(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first join gets no answer, the second does, and then the group handles the first: the member joins once more.
-    Fenced again, it is another one's doing. So it is a while later."""
+    """The first join gets no answer, the second one does, and then the group handles the first: the member joins once
+    more. If it is fenced again, or a while later, another process did it."""
     for seconds, is_own in ((60.0, True), (0.0, False)):
         monkeypatch.setattr(static_member, "_LATE", seconds)
         silence = kafka.RequestTimedOutError()

@@ -1,4 +1,4 @@
-"""Records that cannot be decoded, and batches that cannot be read: what is around them is read all the same."""
+"""Records that cannot be decoded, and batches that cannot be read: the data around them is read."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ ENCODE: dict[int, Callable[[bytes], bytes]] = {1: gzip_encode, 4: zstd_encode}
 
 
 def sealed(data: bytearray) -> bytes:
-    """With the checksum that belongs to it."""
+    """The batch with a correct checksum."""
     struct.pack_into(">I", data, CRC, calc_crc32c(bytes(data[ATTRIBUTES:])))
     return bytes(data)
 
 
 def built(first: int, headers: list[list[tuple[str, bytes | None]]], codec: int = 0) -> bytes:
-    """A batch with a record for each; names that are ``STAND_IN`` become ``RAW``."""
+    """A batch with these records; header names that are ``STAND_IN`` become ``RAW``."""
     builder = DefaultRecordBatchBuilder(
         magic=2, compression_type=0, is_transactional=0, producer_id=-1, producer_epoch=0, base_sequence=0,
         batch_size=1 << 20,
@@ -44,7 +44,7 @@ def built(first: int, headers: list[list[tuple[str, bytes | None]]], codec: int 
 
 
 def placed(plain: bytes, first: int, codec: int = 0) -> bytes:
-    """The same, its records compressed, at this offset."""
+    """The batch at this offset, with its records compressed."""
     head, body = plain[:HEADER], plain[HEADER:]
     data = bytearray(head + (bytes(ENCODE[codec](body)) if codec else body))
     struct.pack_into(">qi", data, 0, first, len(data) - 12)
@@ -53,7 +53,7 @@ def placed(plain: bytes, first: int, codec: int = 0) -> bytes:
 
 
 def read(data: bytes, position: int = 0, portions: int = 100) -> tuple[list[Record], int, Damaged | None]:
-    """What is decoded of it, the position then, and what has ended it."""
+    """The decoded records, the position after them, and the error that ended the reading."""
     partition_records = response(data, [], position, crcs=True)
     decoder, records = Decoder(PARTITION, data), list[Record]()
     try:
@@ -71,15 +71,15 @@ def fault(record: Record) -> str | None:
 @pytest.mark.parametrize("codec", [0, 1, 4])
 @pytest.mark.parametrize("portions", [1, 2, 100])
 def test_a_header_name_that_is_no_utf_8_is_the_failure_of_its_record(codec: int, portions: int) -> None:
-    """It comes with key, value and headers, its name as surrogates; its neighbours, in the same batch and in the next
-    one, are as ever."""
+    """It comes with key, value and headers, its name as surrogates. Other records, in the same batch and in the next
+    one, are not affected."""
     plain: list[tuple[str, bytes | None]] = [("name", b"x")]
     data = built(5, [plain, [("a", b"1"), (STAND_IN, b"2"), ("b", None)], [], plain], codec) + built(9, [plain], codec)
     records, position, damage = read(data, 5, portions)
     assert damage is None
     assert [record.offset for record in records] == [5, 6, 7, 8, 9]
     assert position == 10
-    told = "the name of header 2 of 3 is no UTF-8: b'\\xffyyy"
+    told = "the name of header 2 of 3 is not UTF-8: b'\\xffyyy"
     assert [(fault(record) or "")[: len(told)] for record in records] == ["", told, "", "", ""]
     wrong = records[1]
     assert (wrong.key, wrong.value, wrong.timestamp) == (b"key", b"v1", 1_001)
@@ -88,20 +88,20 @@ def test_a_header_name_that_is_no_utf_8_is_the_failure_of_its_record(codec: int,
 
 
 def test_of_a_record_whose_parts_do_not_fit_all_before_is_given() -> None:
-    """Its length still says where the next one begins."""
+    """The parts before the error are returned. Its length still gives the start of the next record."""
     data = bytearray(built(0, [[], [("name", b"x")], []]))
     data[data.index(b"\x08name")] = 0x7E  # a name of 63 bytes
     records, position, damage = read(sealed(data))
     assert damage is None
     assert [record.offset for record in records] == [0, 1, 2]
     assert position == 3
-    assert fault(records[1]) == ("its header 1 of 1 cannot be read: it says that it has 63 bytes, and 6 are left")
+    assert fault(records[1]) == ("its header 1 of 1 cannot be read: its length is 63 bytes, and 6 are left")
     assert (records[1].key, records[1].value, records[1].headers) == (b"key", b"v1", ())
     assert fault(records[0]) is fault(records[2]) is None
 
 
 def test_a_batch_whose_records_do_not_fit_is_read_up_to_there() -> None:
-    """Behind a wrong length nobody knows where the next record begins; where the next batch does is known."""
+    """After a wrong length the start of the next record is unknown, but not that of the next batch."""
     data = bytearray(built(0, [[], [(STAND_IN, b"x")], [], []]))
     # The third record's length is the first byte behind the second record's header value.
     begin = data.index(RAW) + len(RAW) + 2
@@ -111,12 +111,12 @@ def test_a_batch_whose_records_do_not_fit_is_read_up_to_there() -> None:
     assert position == 2
     assert damage is not None
     assert damage.place == (0, 4)
-    assert damage.reason.startswith("record 3 of 4: it says that it has 63 bytes")
+    assert damage.reason.startswith("record 3 of 4: its length is 63 bytes")
 
 
 @pytest.mark.parametrize("following", [True, False])
 def test_a_wrong_checksum_names_the_batch_and_where_it_ends(following: bool) -> None:
-    """What came before it was taken; the position stays in front of it."""
+    """The data before it was taken, and the position stays before it."""
     damaged = bytearray(batch(2, [True, True, True], None, 0))
     damaged[-2] ^= 1
     data = batch(0, [True, True], None, 0) + bytes(damaged) + (batch(5, [True], None, 0) if following else b"")
@@ -131,7 +131,7 @@ def test_a_wrong_checksum_names_the_batch_and_where_it_ends(following: bool) -> 
 def test_a_header_that_is_damaged_itself_is_not_believed_over_the_next_batch(
     delta: int, following: int | None, ends: int | None
 ) -> None:
-    """Where nothing else tells where the batch ends, that is open."""
+    """If nothing else gives the end of the batch, it is unknown."""
     damaged = bytearray(batch(2, [True, True, True], None, 0))
     struct.pack_into(">i", damaged, DELTA, delta)
     data = bytes(damaged) + (b"" if following is None else batch(following, [True], None, 0))
@@ -142,7 +142,7 @@ def test_a_header_that_is_damaged_itself_is_not_believed_over_the_next_batch(
 
 
 def test_an_unknown_codec_is_damage_of_its_batch() -> None:
-    """The records before and behind it are not its own."""
+    """The batches before and after it are not affected."""
     strange = bytearray(batch(1, [True, True], None, 0))
     strange[ATTRIBUTES + 1] |= 7
     records, position, damage = read(batch(0, [True], None, 0) + sealed(strange) + batch(3, [True], None, 0))
@@ -153,17 +153,17 @@ def test_an_unknown_codec_is_damage_of_its_batch() -> None:
 
 
 def test_what_a_codec_refuses_is_damage_of_its_batch() -> None:
-    """With a right checksum, say after a producer that is broken."""
+    """With a correct checksum, for example from a faulty producer."""
     strange = bytearray(batch(1, [True, True], None, 0))
     strange[ATTRIBUTES + 1] |= 4
     _, _, damage = read(sealed(strange), 1)
     assert damage is not None
     assert damage.place == (1, 3)
-    assert damage.reason.startswith("its codec zstd cannot unpack it")
+    assert damage.reason.startswith("its codec zstd cannot decompress it")
 
 
 def test_a_message_of_an_old_format_is_its_own_batch() -> None:
-    """It bears the offset of its last record."""
+    """It has the offset of its last record."""
     builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)
     for offset in range(5):
         builder.append(offset, 1_000 + offset, b"k", b"v%d" % offset)
@@ -178,7 +178,7 @@ def test_a_message_of_an_old_format_is_its_own_batch() -> None:
 
 @given(logs(), st.integers(0, 12))
 def test_a_close_look_reads_what_aiokafka_reads(log: tuple[bytes, list[tuple[int, int]], int], ahead: int) -> None:
-    """Of every batch of records, from any position, in every codec."""
+    """For every batch, from any position, with every codec."""
     data, number = log[0], 0
     while (frame := frame_at(data, number)) is not None:
         number += 1

@@ -128,7 +128,7 @@ def test_what_can_never_happen_is_refused() -> None:
     for node in (7, 0):
         with pytest.raises(ConfigurationError, match=rf"^node={node}: 1 to 3"):
             faults.always(Request.PRODUCE, LOST, node=node)
-    with pytest.raises(ConfigurationError, match=r"^node=1: leave it out, a fetch request goes to no single node"):
+    with pytest.raises(ConfigurationError, match=r"^node=1: leave it out, a fetch request is for no single node"):
         faults.script(Request.FETCH, LOST, node=1)
     with pytest.raises(ConfigurationError, match=r"^error='boom': an ErrorCode"):
         Fault(error=no_code)

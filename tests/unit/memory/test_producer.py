@@ -124,7 +124,7 @@ async def test_a_batch_that_is_taken_apart_is_logged_so(
         (record.levelname, record.getMessage()) for record in caplog.records if "A batch of" in record.getMessage()
     ]
     assert [line[0] for line in lines] == ["INFO", "WARNING"]
-    assert lines[0][1].startswith("A batch of 2 for t-0 was taken apart and goes again (too large): its batch of")
+    assert lines[0][1].startswith("A batch of 2 for t-0 was split and is sent again (too large): its batch of")
     assert lines[1][1].startswith("A batch of 1 for t-0 was not written (too large): its batch of")
     await producer.stop(1.0)
 
