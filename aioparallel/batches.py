@@ -1,4 +1,4 @@
-"""Batches: handlers that get many records, or items, at once.
+"""Batches: handlers that get many records or items in one call.
 
 ::
 
@@ -35,11 +35,11 @@ T_co = TypeVar("T_co", covariant=True)
 R = TypeVar("R")
 
 By = Literal["any", "partition", "lane"]
-"""What the records of one batch have in common."""
+"""What the records of a batch share, see :func:`batches`."""
 
 
 class Batch(Sequence[T_co]):
-    """Records of one call of a batch handler, or items; of each key in their order.
+    """The records or items of one call of a batch handler; those of one key are in order.
 
     A sequence: ``len(batch)``, ``batch[0]``, ``for record in batch``.
     """
@@ -49,23 +49,23 @@ class Batch(Sequence[T_co]):
     def __init__(self, items: Sequence[T_co], call: Call, places: Sequence[int] | None = None) -> None:
         self._items = items
         self._call = call
-        self._places = places  # of the items in the call; None: the same
-        self._places_of: dict[int, list[int]] | None = None  # of each object, made when first asked for
+        self._places = places  # indices in the call; None: the same as in the batch
+        self._places_of: dict[int, list[int]] | None = None  # indices by id() of the item, made when needed
 
     @classmethod
     def of(cls, items: Iterable[T_co]) -> Batch[T_co]:
-        """A batch by itself, for tests of a handler: ``await save(Batch.of([record, ...]))``."""
+        """A batch for tests of a handler: ``await save(Batch.of([record, ...]))``."""
         return cls(list(items), Call({}))
 
     def fail(self, item: object, error: Exception) -> None:
-        """This record has failed: it follows the failure policy; the others complete. What comes after it in the batch
-        with the same key goes back, as if it had not been in it.
+        """Let one record of the batch fail by the failure policy, while the others complete. Later records of the batch
+        with its key are returned to their lane, as if they had not been in the batch.
 
-        ``item``: one of the batch, the object itself. ``error``: what it has failed with; Reject and RetryLater mean
-        what they do elsewhere. Of two errors for one record the first counts.
+        ``item``: the object in the batch. ``error``: its error; Reject and RetryLater have their usual meaning. The
+        first of several errors for one record counts.
 
-        Raises ValueError for what is not in the batch, or stands in it twice (see :meth:`fail_at`), TypeError for what
-        is no exception, ConsumerStateError when the call is over.
+        Raises ValueError for an item that is not in the batch, or is in it several times (see :meth:`fail_at`),
+        TypeError if ``error`` is no exception, ConsumerStateError after the call has ended.
         """
         if self._places_of is None:
             found: dict[int, list[int]] = {}
@@ -79,23 +79,23 @@ class Batch(Sequence[T_co]):
         self.fail_at(places[0], error)
 
     def fail_at(self, index: int, error: Exception) -> None:
-        """:meth:`fail` for the item at this place, from 0. Raises IndexError for one that there is not."""
+        """:meth:`fail` for the item at an index, from 0. Raises IndexError if there is none."""
         if not 0 <= index < len(self._items):
-            raise IndexError(f"a batch of {len(self._items)} has no place {index}")
+            raise IndexError(f"a batch of {len(self._items)} has no index {index}")
         if not isinstance(error, Exception):
             raise TypeError(f"an item fails with an exception, not with {kind_of(error)}")
         if self._call.is_over:
-            raise ConsumerStateError("the call of this batch is over: what its handler says now comes too late")
+            raise ConsumerStateError("the call of this batch has ended: its handler can no longer fail records")
         self._call.failures.setdefault(index if self._places is None else self._places[index], error)
 
     @property
     def is_run(self) -> bool:
-        """Whether the engine has made it, for a call that is not over; else it is a test's."""
+        """Whether it belongs to a running call of the engine; False in tests."""
         return self._call.batching is not None and not self._call.is_over
 
     @property
     def failures(self) -> Mapping[int, Exception]:
-        """What was said with :meth:`fail`, by place in the batch."""
+        """Errors given to :meth:`fail`, by index in the batch."""
         failures = self._call.failures
         if self._places is None:
             return MappingProxyType(failures)
@@ -133,13 +133,13 @@ class Batch(Sequence[T_co]):
 
 
 class _Crossed:
-    """A batch on its way to a process: see :class:`aioparallel.blocking.crossing.Payload`."""
+    """A batch sent to a process, see :class:`aioparallel.blocking.crossing.Payload`."""
 
     def __init__(self, items: list[Any]) -> None:
         self._items = items
 
     def __run__(self, function: Callable[[Any], object]) -> tuple[object, bool, dict[int, Exception]]:
-        """What was returned, whether by place, and what has failed, by place."""
+        """Returns the handler's result, whether it is by index instead of by record, and errors by index."""
         batch = Batch.of(self._items)
         value = function(batch)
         failures = {place: _picklable(error) for place, error in batch.failures.items()}
@@ -147,13 +147,13 @@ class _Crossed:
             return value, False, failures
         places = {record: place for place, record in enumerate(batch)}
         if any(record not in places for record in value):
-            return value, False, failures  # which is refused where it comes back
+            return value, False, failures  # unknown records: refused after the return
         return {places[record]: outputs for record, outputs in value.items()}, True, failures
 
 
 def _picklable(error: Exception) -> Exception:
     if (short := out_of_resources(error)) is not None:
-        return short  # causes stay behind
+        return short  # pickling drops its causes
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
@@ -163,12 +163,12 @@ def _picklable(error: Exception) -> Exception:
 
 
 class Call:
-    """Records that were taken together, as the engine sees them: one call of a batch handler."""
+    """Records taken together, as the engine sees them: one call of a batch handler."""
 
     __slots__ = ("batching", "failures", "is_over", "mates", "parts", "records", "was_drained")
 
     _history = None
-    """A record may have one, and whoever drives handlers looks at it."""
+    """Code that drives handlers reads this of records and calls alike; a call has no history."""
 
     def __init__(
         self,
@@ -177,20 +177,20 @@ class Call:
         batching: Batching | None = None,
     ) -> None:
         self.parts = parts
-        """By source, in the order of each lane."""
+        """Records by source, each lane in order."""
         self.mates = mates or ()
-        """Those with one of the same lane before them in this call."""
+        """Records that follow another one of their lane in this call."""
         self.batching = batching
         first, *others = parts.values() if parts else ([],)
         self.records: list[Record[Any, Any]] = first if not others else list(chain(first, *others))
         self.failures: dict[int, Exception] = {}
-        """By place in ``records``."""
+        """Errors by index in ``records``."""
         self.is_over = False
         self.was_drained = False
-        """Whether its handler was cancelled because a partition goes."""
+        """Whether its handler was cancelled because a partition is revoked."""
 
     def blocked(self, failed: Iterable[int]) -> set[int]:
-        """Places behind one of these in its lane: they go back. None of them without mates."""
+        """Indices of records after a failed one of their lane: they return to it. Empty without ``mates``."""
         if not self.mates:
             return set()
         failed = set(failed)
@@ -208,17 +208,17 @@ class Call:
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """Of the first."""
+        """That of the first record."""
         return self.records[0].topic_partition
 
     @property
     def offset(self) -> int:
-        """Of the first."""
+        """That of the first record."""
         return self.records[0].offset
 
     @property
     def place(self) -> str:
-        """Where it stands, for people."""
+        """The first record's place, and how many more there are."""
         more = len(self.records) - 1
         return self.records[0].place + (f" (and {more} more in its batch)" if more else "")
 
@@ -228,14 +228,14 @@ _Handler = Callable[[Batch[T]], Awaitable[object] | AsyncIterable[object]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Batching:
-    """A batch handler with all around it, as the engine runs it. Compares by identity."""
+    """A batch handler with its middleware, as the engine runs it. Compares by identity."""
 
     terms: BatchHandler[Any, Any]
     run: Callable[[Call], Coroutine[Any, Any, object]]
 
 
 class BatchHandler(Generic[T, R]):
-    """What :func:`batches` gives: a handler of single records, for whoever looks from outside."""
+    """The result of :func:`batches`. Its type is that of a handler of single records."""
 
     def __init__(
         self,
@@ -255,14 +255,14 @@ class BatchHandler(Generic[T, R]):
         self.on_error = on_error
 
     async def __call__(self, item: T) -> R:
-        """The handler itself, given a Batch: for tests of it. A single record tells that this is wrapped into something
-        that hides it, which is refused."""
+        """Calls the handler with a Batch, for tests. Raises NotAHandler for a single record, which means that another
+        wrapper hides the batch handler from the engine."""
         if isinstance(item, Batch):
             made = self.__wrapped__(item)
             return cast("R", [one async for one in made] if isinstance(made, AsyncIterable) else await made)
         raise NotAHandler(
-            f"{self!r} got a single {type(item).__name__}: something is wrapped around it; batches(...) goes outside, "
-            "e.g. batches(wrapper(handler))"
+            f"{self!r} got a single {type(item).__name__}: another wrapper is around it; batches(...) must be the "
+            "outermost, e.g. batches(wrapper(handler))"
         )
 
     def __repr__(self) -> str:
@@ -270,11 +270,11 @@ class BatchHandler(Generic[T, R]):
         return f"<batches of {name}, {self.size} at most, linger {self.linger:g} s, by {self.by}>"
 
     def with_handler(self, handler: _Handler[T]) -> BatchHandler[T, Any]:
-        """Another handler on the same terms."""
+        """The same options with another handler."""
         return BatchHandler(handler, self.size, self.linger, self.by, self.max_bytes, self.on_error)
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        """By name where it has one, as functions are: a decorated function's own stands for this."""
+        """Pickled by name where possible, like functions: the decorated function's name refers to this object."""
         name: str = getattr(self.__wrapped__, "__qualname__", "")
         found: object = sys.modules.get(self.__module__)
         for part in name.split("."):
@@ -331,24 +331,24 @@ def batches(
     max_bytes: int | None = None,
     on_error: Literal["one_by_one", "together"] = "one_by_one",
 ) -> BatchHandler[T, Any] | _Decorator:
-    """A handler of many records at once: ``run(batches(save, size=500))``. Also a decorator: ``@batches(size=500)``.
+    """Make a handler of many records at once: ``run(batches(save, size=500))``. Also a decorator:
+    ``@batches(size=500)``.
 
-    It goes wherever a handler does: by topic, into ``parallel_map``, into Spark. ``handler`` gets a :class:`Batch`.
-    Records of one key stand in it in their order, and are never in two batches at once. ``max_concurrency`` counts
-    calls.
+    Use it like any handler: by topic, in ``parallel_map``, in Spark. ``handler`` gets a :class:`Batch`. Records of one
+    key are in it in order, and are never in two batches at once. ``max_concurrency`` counts calls.
 
-    From a consumer it returns None, outputs of the batch as a whole, or outputs by record, ``{record: outputs}``; items
-    of ``parallel_map`` and rows of Spark have one value each: a list as long as the batch.
+    For a consumer it returns None, outputs of the batch as a whole, or outputs by record: ``{record: outputs}``. For
+    items of ``parallel_map`` and rows of Spark it returns a list with one value for each.
 
-    ``size``: records of a batch, at most.
-    ``linger``: seconds that records wait for others where a batch is not full. They do not where nothing more can come
-    (the end of the input, a full buffer), and hold no worker meanwhile. 0: none waits.
-    ``by``: a batch has records of any partitions of its topics (``"any"``), of one (``"partition"``), or of one key
-    (``"lane"``; records without order make batches by partition).
-    ``max_bytes``: of keys, values and headers of a batch; a single record may be larger. For Kafka's records.
-    ``on_error``: an exception fails all records of the batch, each under the failure policy: they run again one by one
-    (``"one_by_one"``), or as one batch (``"together"``). RetryLater means all of it, as one batch. No record is given
-    up for an error that it had in company: before its retries end it runs by itself.
+    ``size``: most records in a batch.
+    ``linger``: seconds that records of a batch that is not full wait for more. They hold no worker meanwhile, and do
+    not wait if no more can come (the end of the input, a full buffer). 0: no waiting.
+    ``by``: records of a batch are from any partitions of its topics (``"any"``), from one (``"partition"``), or of one
+    key (``"lane"``; records without order are batched by partition).
+    ``max_bytes``: most bytes of keys, values and headers in a batch of Kafka records; a single record may be larger.
+    ``on_error``: an exception fails all records of the batch, each by the failure policy. They run again one by one
+    (``"one_by_one"``) or as one batch (``"together"``). RetryLater delays the whole batch. A record is never given up
+    for an error of a batch with others: before its retries end it runs alone.
 
     Raises ConfigurationError.
     """
@@ -365,7 +365,7 @@ def batches(
 def _batch_handler(handler: _Handler[T], **options: Any) -> BatchHandler[T, Any]:
     if isinstance(handler, Mapping):
         raise ConfigurationError(
-            "batches handler", handler, 'must be one function; by topic it is {"a topic": batches(function)}'
+            "batches handler", handler, 'must be one function; by topic use {"a topic": batches(function)}'
         )
     if isinstance(handler, BatchHandler):
         raise ConfigurationError("batches handler", handler, "is batches(...) already")

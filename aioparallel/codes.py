@@ -1,7 +1,7 @@
-"""Kafka's error codes, by the names of its protocol guide, and which of them pass by themselves.
+"""Kafka's error codes by the names of its protocol guide, and which are retriable.
 
-The one place for these numbers: the clients of real clusters and the in-memory broker share it. aiokafka knows a part
-of them only, and calls some final that are not.
+Clients of real clusters and the in-memory broker share them. aiokafka knows only part of the codes, and treats some
+retriable ones as final.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ __all__ = ["RETRIABLE", "ErrorCode"]
 
 
 class ErrorCode(enum.IntEnum):
-    """The codes that have a meaning here."""
+    """The codes that this project handles."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
     CORRUPT_MESSAGE = 2
-    """The checksum did not match: most often the bytes were damaged on their way."""
+    """The checksum is wrong, most often by damage in transit."""
     UNKNOWN_TOPIC_OR_PARTITION = 3
     LEADER_NOT_AVAILABLE = 5
     NOT_LEADER_OR_FOLLOWER = 6
@@ -28,7 +28,7 @@ class ErrorCode(enum.IntEnum):
     MESSAGE_TOO_LARGE = 10
     OFFSET_METADATA_TOO_LARGE = 12
     NETWORK_EXCEPTION = 13
-    """No broker gives this one: the client sees it when the connection is gone."""
+    """Set by clients when the connection is lost; brokers do not send it."""
     COORDINATOR_LOAD_IN_PROGRESS = 14
     COORDINATOR_NOT_AVAILABLE = 15
     NOT_COORDINATOR = 16
@@ -61,7 +61,7 @@ class ErrorCode(enum.IntEnum):
     CONCURRENT_TRANSACTIONS = 51
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
     KAFKA_STORAGE_ERROR = 56
-    """The leader's disk has failed: another broker leads soon."""
+    """The leader's disk has failed; another broker will lead."""
     SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
     GROUP_ID_NOT_FOUND = 69
@@ -74,7 +74,7 @@ class ErrorCode(enum.IntEnum):
     FENCED_INSTANCE_ID = 82
     INVALID_RECORD = 87
     UNSTABLE_OFFSET_COMMIT = 88
-    """An offset is part of a transaction that has not ended."""
+    """The offset belongs to a transaction that has not ended."""
     THROTTLING_QUOTA_EXCEEDED = 89
     PRODUCER_FENCED = 90
     UNKNOWN_TOPIC_ID = 100
@@ -82,9 +82,9 @@ class ErrorCode(enum.IntEnum):
     FENCED_MEMBER_EPOCH = 110
     STALE_MEMBER_EPOCH = 113
     TRANSACTION_ABORTABLE = 120
-    """The transaction must be aborted; then its producer may go on."""
+    """The transaction must be aborted; the producer may go on after that."""
     REBOOTSTRAP_REQUIRED = 129
-    """The client is to begin again from its configured addresses (KIP-1102)."""
+    """The client must bootstrap again from its configured addresses (KIP-1102)."""
 
 
 RETRIABLE: Final = frozenset(
@@ -113,4 +113,4 @@ RETRIABLE: Final = frozenset(
         ErrorCode.INCONSISTENT_TOPIC_ID,
     }
 )
-"""The same request may well succeed later, as the protocol guide says of these."""
+"""The codes that the protocol guide calls retriable."""

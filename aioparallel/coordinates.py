@@ -1,7 +1,7 @@
-"""Where a record came from that was made of another one: the headers that say it, and what is read from them.
+"""Headers of a derived record that name the record it was made from.
 
-A stage that writes at least once (Spark, or any consumer that is killed) may write a record twice. Both copies name the
-same record that they were made of, so whoever reads them can tell.
+A stage that writes at least once (Spark, a consumer that was killed) may write a derived record twice. Both copies name
+the same source record, so the next stage can recognise them.
 """
 
 from __future__ import annotations
@@ -31,32 +31,31 @@ SOURCE_INDEX: Final = "src-index"
 SOURCE_DIGEST: Final = "src-digest"
 
 _LONGEST: Final = 249
-"""Bytes of a topic's name in Kafka. Numbers and digests are shorter."""
+"""Most bytes of a topic's name in Kafka. Numbers and digests are shorter."""
 _NAMES: Final = frozenset({SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX, SOURCE_DIGEST})
 
 
 class Coordinates(NamedTuple):
-    """The record that another one was made of, and which of those made of it that is."""
+    """The source record of a derived one, and which of its derived records this is."""
 
     topic: str
     partition: int
     offset: int
     nth: int = 0
-    """Where one record becomes several: the number of each, from 0."""
+    """The index among several outputs of one source, from 0."""
     digest: str = ""
-    """Where one record becomes several: a digest of each. Empty: the header is missing."""
+    """A digest of the output among several of one source. Empty: no header."""
 
 
 def coordinates_of(headers: Headers) -> Coordinates | None:
-    """What the headers ``src-topic``, ``src-partition``, ``src-offset`` and, if they are there, ``src-index`` and
-    ``src-digest`` say: UTF-8 text, numbers in decimal. None where they are missing or say nothing of that kind; of
-    several with one name the last counts."""
+    """Reads ``src-topic``, ``src-partition``, ``src-offset`` and, if present, ``src-index`` and ``src-digest``: UTF-8
+    text, decimal numbers. None if they are missing or malformed. Of repeated headers the last one counts."""
     found = {name: value or b"" for name, value in headers if name in _NAMES}
     if max(map(len, found.values()), default=0) > _LONGEST:
         return None
     try:
         source = Coordinates(
-            sys.intern(found[SOURCE_TOPIC].decode()),  # one text, for however many are kept
+            sys.intern(found[SOURCE_TOPIC].decode()),  # many coordinates share one string
             int(found[SOURCE_PARTITION]),
             int(found[SOURCE_OFFSET]),
             int(found.get(SOURCE_INDEX, b"0")),
@@ -68,7 +67,7 @@ def coordinates_of(headers: Headers) -> Coordinates | None:
 
 
 def why_no_coordinates(headers: Headers) -> str:
-    """Says for people which headers keep :func:`coordinates_of` from an answer."""
+    """Describes which headers :func:`coordinates_of` cannot read."""
     found = {name: value or b"" for name, value in headers if name in _NAMES}
     places = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET)
     if missing := [name for name in places if name not in found]:
@@ -98,12 +97,11 @@ def _is_count(value: bytes) -> bool:
 
 
 def source_headers(record: Record[Any, Any], index: int | None = None) -> Headers:
-    """The headers of a record that is made of this one: its own, and where it stands.
+    """Headers for a record derived from this one: the record's own, with its place as the source.
 
-    Those of an earlier stage with the same names go: what stands behind a stage that passes on their copies passes on
-    ``record.headers`` as they are. ``index``: where one record becomes several, which of them it is, from 0, the same
-    each time. Without it the outputs of one call that would have the same name get a digest of their bytes
-    (:mod:`~aioparallel.delivery.output_names`).
+    They replace the source headers of an earlier stage. A stage that should pass those on returns ``record.headers``
+    unchanged. ``index``: which of several outputs this is, from 0, the same at each attempt. Without it, outputs of
+    one call with equal coordinates get a digest of their bytes (:mod:`~aioparallel.delivery.output_names`).
     """
     kept = tuple(header for header in record.headers if header[0] not in _NAMES)
     places = [(SOURCE_TOPIC, record.topic), (SOURCE_PARTITION, record.partition), (SOURCE_OFFSET, record.offset)]
@@ -113,5 +111,5 @@ def source_headers(record: Record[Any, Any], index: int | None = None) -> Header
 
 
 def with_digest(headers: Headers, digest: str) -> Headers:
-    """The same headers with this ``src-digest`` in place of theirs."""
+    """The headers with this ``src-digest`` instead of theirs."""
     return (*(header for header in headers if header[0] != SOURCE_DIGEST), (SOURCE_DIGEST, digest.encode()))

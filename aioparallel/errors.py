@@ -3,58 +3,58 @@
 ::
 
     AioparallelError
-    ├── ConfigurationError (also ValueError)   an option is wrong, or two do not fit together
-    ├── ConsumerStateError (also RuntimeError) the consumer is used the wrong way round: run twice, closed, ...
-    ├── LoopThreadEnded (also RuntimeError)    the thread of an event loop that was used from another one is gone
-    ├── OffsetMapError (also ValueError)       commit metadata that is no readable offset map
-    ├── BrokerStartError                       a broker for tests or the demo could not be started
+    ├── ConfigurationError (also ValueError)   an option is wrong, or two options conflict
+    ├── ConsumerStateError (also RuntimeError) a call that the object's state does not allow: run twice, closed, ...
+    ├── LoopThreadEnded (also RuntimeError)    the thread that ran an event loop has ended
+    ├── OffsetMapError (also ValueError)       commit metadata is not a readable offset map
+    ├── BrokerStartError                       a broker for tests or the demo did not start
     ├── JavaNotFound                           no Java runtime that is new enough
-    ├── TaskFailed                             a task of Spark failed with an error that the JVM cannot get
-    ├── CheckFailed                            what a pipeline of Spark needs is not as it must be
-    ├── JarsMissing                            jars that Java needs are not there and could not be fetched
-    ├── ClientError                            the Kafka client or the cluster behind it
+    ├── TaskFailed                             a Spark task failed with an error that the JVM cannot receive
+    ├── CheckFailed                            a Spark pipeline lacks something that it needs
+    ├── JarsMissing                            jars that Java needs are missing and could not be downloaded
+    ├── ClientError                            the Kafka client or the cluster
     │   ├── BrokerUnreachable                  no broker answered within the deadline
-    │   ├── ClusterChanged                     behind the same addresses is another cluster than before
-    │   ├── AuthenticationFailed               TLS or the login: a broker and this client do not trust each other
-    │   ├── TopicNotFound                      a topic asked for by name does not exist
-    │   ├── NotAuthorized                      the cluster refuses this user the topic or the group
-    │   ├── OffsetOutOfRange                   the log does not hold the position any more (or yet)
-    │   ├── PositionOutsideLog                 the same, and a store or the state of keys belongs to the position
-    │   ├── StateLogTruncated                  the log no longer holds what the state of a partition is made of
-    │   ├── StateNotRestored                   the state of a partition cannot be made anew
-    │   ├── NoCommittedOffset                  nothing committed, and auto_offset_reset="error"
-    │   ├── NoOffsetMap                        the text beside an offset says nothing, and it must (Transactions)
-    │   ├── TransactionsUnsupported            the brokers have not the transactions that are needed
+    │   ├── ClusterChanged                     the addresses now lead to another cluster
+    │   ├── AuthenticationFailed               TLS or the login failed
+    │   ├── TopicNotFound                      a topic given by name does not exist
+    │   ├── NotAuthorized                      the user may not use the topic or the group
+    │   ├── OffsetOutOfRange                   the position is outside the log
+    │   ├── PositionOutsideLog                 the same, and a store or the state of keys depends on the position
+    │   ├── StateLogTruncated                  the log no longer holds the records that a partition's state needs
+    │   ├── StateNotRestored                   the state of a partition cannot be restored
+    │   ├── NoCommittedOffset                  nothing is committed, and auto_offset_reset="error"
+    │   ├── NoOffsetMap                        a commit has no readable offset map, and Transactions or SqlStore need it
+    │   ├── TransactionsUnsupported            the brokers are too old for commits=Transactions(...)
     │   ├── NotCommitted                       the broker did not acknowledge a commit that was waited for
-    │   ├── InstanceFenced                     another process has joined with this one's group_instance_id
-    │   ├── FetchFailed                        a partition's data cannot be read
-    │   │   └── UnreadableBatch                one batch of it: which offsets, and how to pass over it
-    │   └── ProduceFailed                      an output could not be written; fails the record it belongs to
-    ├── RecordFailure                          why an attempt failed, or the run because of one record
+    │   ├── InstanceFenced                     another process has joined with the same group_instance_id
+    │   ├── FetchFailed                        data of a partition cannot be read
+    │   │   └── UnreadableBatch                one batch: which offsets, and how to skip it
+    │   └── ProduceFailed                      an output could not be written; fails its record
+    ├── RecordFailure                          why an attempt failed, or why one record ended the run
     │   ├── HandlerTimeout (also TimeoutError) the handler ran longer than handler_timeout
-    │   ├── HandlerCancelled               the handler ended with a CancelledError of its own
+    │   ├── HandlerCancelled                   the handler ended with a CancelledError of its own
     │   ├── DeferralTimeout (also TimeoutError) a deferred record was not completed in time
-    │   ├── NoHandler                      handlers are given by topic, and this topic has none
-    │   ├── DeserializationError               a deserialiser did not accept the key or the value
-    │   ├── UndecodableRecord                  the record itself cannot be decoded; the handler was not called
-    │   ├── UnreadableRow                      a row of Spark's has a value that Python cannot hold
-    │   ├── RecordWithoutKey                   a record has no key, and the consumer keeps a state for each
-    │   ├── StateFailed                        apply() of the state raised
+    │   ├── NoHandler                          handlers are given by topic, and this topic has none
+    │   ├── DeserializationError               a deserialiser rejected the key or the value
+    │   ├── UndecodableRecord                  the record cannot be decoded; the handler was not called
+    │   ├── UnreadableRow                      a Spark row has a value that Python cannot represent
+    │   ├── RecordWithoutKey                   a record has no key, and the consumer keeps a state for each key
+    │   ├── StateFailed                        State.apply raised
     │   ├── InvalidOutput (also TypeError)     the handler returned something that cannot be produced
     │   ├── ProcessDied                        the process that ran the call ended (in_processes)
-    │   ├── FailedInProcess                    it raised there what cannot be made anew here (in_processes)
-    │   ├── RequestFailed                      a service could not be asked (aioparallel.http)
-    │   ├── RequestTimeout (also TimeoutError) it did not answer in time
-    │   ├── BadStatus                          it answered that it has failed
+    │   ├── FailedInProcess                    the handler's exception cannot be pickled (in_processes)
+    │   ├── RequestFailed                      an HTTP request or its response failed (aioparallel.http)
+    │   ├── RequestTimeout (also TimeoutError) no response in time
+    │   ├── BadStatus                          the response has a status that means failure
     │   └── RecordStopped                      a record's retries have ended, and the policy says stop
-    ├── HandlerNotStopped                      a handler goes on though it was cancelled; its event loop has ended
-    ├── WorkCancelled                          what was awaited was cancelled, and not by its consumer
+    ├── HandlerNotStopped                      a handler still runs after its cancellation and after its event loop
+    ├── WorkCancelled                          something awaited was cancelled by other code than the consumer
     ├── RetryLater                             raised by a handler: try this record again after a delay
-    │   └── NotToBlame                         the library itself waits: a host has no room, a database is away
-    │       └── OutOfResources                 the process has no more file descriptors, memory, threads or disk
+    │   └── NotToBlame                         the library waits: a host is at its limit, a database is down
+    │       └── OutOfResources                 the process is out of file descriptors, memory, threads or disk
     └── Reject                                 raised by a handler: this record will never succeed
 
-Each message says what happened, with which topic, partition and offset, and what to do about it.
+Each message says what happened, with topic, partition and offset, and what to do.
 """
 
 from __future__ import annotations
@@ -120,11 +120,11 @@ __all__ = [
 
 
 class AioparallelError(Exception):
-    """The top of the tree."""
+    """Base class of all errors of the project."""
 
 
 class ConfigurationError(AioparallelError, ValueError):
-    """An option is wrong: the message names it, the value found, and what is allowed."""
+    """An option is wrong. The message has its name, its value and what is allowed."""
 
     def __init__(self, option: str, value: object, allowed: str) -> None:
         super().__init__(f"{option}={repr_of(value)}: {allowed}")
@@ -134,34 +134,34 @@ class ConfigurationError(AioparallelError, ValueError):
 
 
 class ConsumerStateError(AioparallelError, RuntimeError):
-    """The consumer was used in a state that does not allow it."""
+    """A call that the object's state does not allow."""
 
 
 class LoopThreadEnded(AioparallelError, RuntimeError):
-    """The thread whose event loop ran this has ended, or was of another process, or the flow in it is closed."""
+    """The thread of the event loop has ended, belonged to another process, or its flow is closed."""
 
 
 class OffsetMapError(AioparallelError, ValueError):
-    """Commit metadata that is no readable offset map; the message is the reason.
+    """Commit metadata is not a readable offset map; the message says why.
 
-    Reading goes on without a map: the records above the committed offset run again.
+    The consumer goes on without a map, so the records above the committed offset run again.
     """
 
 
 class BrokerStartError(AioparallelError):
-    """A broker for tests or for the demo could not be started."""
+    """A broker for tests or the demo did not start."""
 
 
 class JavaNotFound(AioparallelError):
-    """There is no Java runtime that is new enough; the message names those that were found."""
+    """No Java runtime is new enough. The message lists those that were found."""
 
 
 class JarsMissing(AioparallelError):
-    """Jars that a Java program needs are not there, and could not be fetched."""
+    """Jars that a Java program needs are missing and could not be downloaded."""
 
 
 class CheckFailed(AioparallelError):
-    """What a pipeline needs is not as it must be. ``findings``: all of it, a sentence each, with what to do."""
+    """A pipeline lacks things that it needs. ``findings``: a sentence for each, with what to do."""
 
     def __init__(self, findings: Sequence[str]) -> None:
         things = "one thing keeps" if len(findings) == 1 else f"{len(findings)} things keep"
@@ -171,7 +171,7 @@ class CheckFailed(AioparallelError):
 
 
 class ClientError(AioparallelError):
-    """The Kafka client, or the cluster behind it, reports a failure that waiting does not mend."""
+    """A failure of the Kafka client or the cluster that does not pass by itself."""
 
 
 class BrokerUnreachable(ClientError):
@@ -186,17 +186,17 @@ class BrokerUnreachable(ClientError):
 
 
 class ClusterChanged(ClientError):
-    """Behind the configured addresses is another cluster than the one that this client began with.
+    """The configured addresses lead to another cluster than at the start.
 
-    Nothing was read from it, committed to it or produced to it: positions and outputs belong to the one before.
-    ``before``, ``found``: the ids of both.
+    Nothing was read from it, committed or produced to it: positions and outputs belong to the first cluster.
+    ``before``, ``found``: the two cluster ids.
     """
 
     def __init__(self, bootstrap_servers: str, before: str, found: str) -> None:
         super().__init__(
             f"another Kafka cluster answers at {bootstrap_servers}: its id is {found!r}, and this client began with "
-            f"{before!r}. Nothing was read from it, committed or produced to it. Let bootstrap_servers lead to the one "
-            "before; where the other one is meant, look what the group has committed there, and start again"
+            f"{before!r}. Nothing was read from it, committed or produced to it. Let bootstrap_servers lead to the "
+            "first one; if you want the other one, check what the group has committed there, and start again"
         )
         self.bootstrap_servers = bootstrap_servers
         self.before = before
@@ -204,7 +204,7 @@ class ClusterChanged(ClientError):
 
 
 class AuthenticationFailed(ClientError):
-    """TLS or the login: a broker and this client do not trust each other, or do not speak the same way."""
+    """TLS or the login failed: client and broker do not trust each other, or their protocols differ."""
 
     def __init__(self, server: str, reason: str, advice: str) -> None:
         super().__init__(f"no secure connection to {server}: {reason}; {advice}")
@@ -214,9 +214,9 @@ class AuthenticationFailed(ClientError):
 
 
 class TopicNotFound(ClientError):
-    """A topic asked for by name does not exist. Nothing was created.
+    """A topic given by name does not exist. Nothing was created.
 
-    ``uses``: what some of the topics are for.
+    ``uses``: the purpose of some of the topics, for the message.
     """
 
     def __init__(self, topics: Collection[str], bootstrap_servers: str, uses: Mapping[str, str] | None = None) -> None:
@@ -230,14 +230,14 @@ class TopicNotFound(ClientError):
 
 
 class NotAuthorized(ClientError):
-    """The cluster refuses this user the topic or the group."""
+    """The user may not use the topic or the group."""
 
     def __init__(self, what: str) -> None:
         super().__init__(f"not authorised for {what}; ask for the permission, or check the credentials")
 
 
 class OffsetOutOfRange(ClientError):
-    """The log of a partition does not hold the position it should be read from."""
+    """The position to read from is outside the log of the partition."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
@@ -249,32 +249,31 @@ class OffsetOutOfRange(ClientError):
 
 
 class PositionOutsideLog(ClientError):
-    """A position is outside the log (deleted by retention, truncated, or the topic was made anew), and rows of a store
-    or the state of keys belong to it. What is complete by it may be other records now, so the run ends, and nothing is
-    lost."""
+    """A position is outside the log (deleted by retention, truncated, or the topic was created anew), and rows of a
+    store or the state of keys belong to it. The offsets may be other records now, so the run ends."""
 
     def __init__(self, partition: TopicPartition, offset: int) -> None:
         super().__init__(
             f"{partition}: position {offset} is outside the log (deleted by retention, truncated, or the topic was "
-            "made anew), and what is kept of the records that are complete there (rows of a store, the state of keys) "
-            "belongs to that. Look what the log holds; then begin anew. With SqlStore: delete the partition's rows "
-            "from all of its tables, as docs/stores.md has it. Otherwise: delete the group's offset of the partition "
-            "(kafka-consumer-groups.sh --delete-offsets). Then start again with start_at or auto_offset_reset"
+            "created anew), and the data of the records that are complete there (rows of a store, the state of keys) "
+            "belongs to that position. Check what the log holds, then begin anew. With SqlStore: delete the "
+            "partition's rows from all of its tables, see docs/stores.md. Otherwise: delete the group's offset of the "
+            "partition (kafka-consumer-groups.sh --delete-offsets). Then start again with start_at or auto_offset_reset"
         )
         self.partition = partition
         self.offset = offset
 
 
 class StateLogTruncated(ClientError):
-    """The log begins behind records that a partition's state is made of and that no usable snapshot holds."""
+    """The log begins after records that a partition's state needs and that no usable snapshot includes."""
 
     def __init__(self, partition: TopicPartition, group_id: str, needed: int, begins: int, why: str) -> None:
         super().__init__(
             f"{partition}: the state of group {group_id!r} at its committed position needs the records from offset "
-            f"{needed} on ({why}), and the log begins at {begins}: they are deleted. Keep the topic for longer than "
-            "State(snapshot_interval=) and the longest pause (retention.ms). To go on, begin with an empty state where "
-            f"the log begins: kafka-consumer-groups.sh --bootstrap-server ... --group {group_id} --topic "
-            f"{partition.topic}:{partition.partition} --delete-offsets, or another group_id"
+            f"{needed} on ({why}), and the log begins at {begins}: they are deleted. Set retention.ms to more than "
+            "State(snapshot_interval=) plus the longest pause. To go on with an empty state from the begin of the log: "
+            f"kafka-consumer-groups.sh --bootstrap-server ... --group {group_id} --topic "
+            f"{partition.topic}:{partition.partition} --delete-offsets, or use another group_id"
         )
         self.partition = partition
         self.needed = needed
@@ -282,7 +281,7 @@ class StateLogTruncated(ClientError):
 
 
 class StateNotRestored(ClientError):
-    """The state of a partition's keys cannot be made anew, and without it nothing of the partition may run."""
+    """The state of a partition's keys cannot be restored, and none of its records may run without it."""
 
     def __init__(self, partition: TopicPartition, reason: str) -> None:
         super().__init__(f"{partition}: its state cannot be restored: {reason}")
@@ -290,8 +289,8 @@ class StateNotRestored(ClientError):
 
 
 class NoCommittedOffset(ClientError):
-    """The group has committed nothing for a partition, and the option for that is ``"error"``: ``auto_offset_reset``,
-    or ``auto_offset_reset_new_partitions``."""
+    """The group has committed nothing for a partition, and ``auto_offset_reset`` or
+    ``auto_offset_reset_new_partitions`` is ``"error"``."""
 
     def __init__(self, partition: TopicPartition, group_id: str, option: str = "auto_offset_reset") -> None:
         super().__init__(
@@ -302,26 +301,26 @@ class NoCommittedOffset(ClientError):
 
 
 class NoOffsetMap(ClientError):
-    """The text beside a committed offset is no offset map, and records must not run twice (Transactions, SqlStore).
+    """The metadata of a committed offset is not an offset map, and records must not run twice (Transactions, SqlStore).
 
-    Without it nobody knows which records above the offset are complete: they would run again, and their results be
-    written twice. So the run ends, and nothing is read.
+    Without the map it is not known which records above the offset are complete: they would run again, and their
+    results would be written twice. So the run ends before anything is read.
     """
 
     def __init__(self, partition: TopicPartition, group_id: str, offset: int, reason: Exception) -> None:
         super().__init__(
-            f"{partition}: the text that group {group_id!r} has committed beside offset {offset} is no offset map "
-            f"({reason}), so it is not known which records above are complete. If none are (another program has "
-            "committed that), or their results may be written twice, commit the offset alone and start again: "
+            f"{partition}: the metadata that group {group_id!r} has committed with offset {offset} is not an offset "
+            f"map ({reason}), so it is not known which records above are complete. If none are (another program "
+            "committed it), or if their results may be written twice, commit the offset alone and start again: "
             f"kafka-consumer-groups.sh --bootstrap-server ... --group {group_id} --topic "
-            f"{partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute (where a SqlStore "
+            f"{partition.topic}:{partition.partition} --reset-offsets --to-offset {offset} --execute (if a SqlStore "
             "keeps positions: set offset_map = '' in the partition's row of its table of positions)"
         )
         self.partition = partition
 
 
 class TransactionsUnsupported(ClientError):
-    """The brokers have not the transactions that ``commits=Transactions(...)`` needs."""
+    """The brokers lack the version of transactions that ``commits=Transactions(...)`` needs."""
 
     def __init__(self, servers: str, found: str) -> None:
         super().__init__(
@@ -332,36 +331,36 @@ class TransactionsUnsupported(ClientError):
 
 
 class InstanceFenced(ClientError):
-    """Another process has joined the group with the ``group_instance_id`` of this one, which has lost its place there.
+    """Another process has joined the group with this one's ``group_instance_id`` and taken its place.
 
-    Nothing of this run is committed from then on; what was not runs again at the other one. Nothing starts it again by
-    itself: it would take the place back, and the two would throw each other out for ever.
+    Nothing more of this run is committed; the other process runs it again. There is no automatic restart: the two
+    processes would fence each other for ever.
     """
 
     def __init__(self, group_id: str, instance_id: str) -> None:
         super().__init__(
-            f"group {group_id!r}: another process has joined with group_instance_id {instance_id!r}, and has taken "
-            "this one's place (FENCED_INSTANCE_ID); nothing of this run is committed any more. Give each process a "
-            "group_instance_id of its own (client_options), or stop the other one, and start this one again"
+            f"group {group_id!r}: another process has joined with group_instance_id {instance_id!r} and has taken "
+            "this one's place (FENCED_INSTANCE_ID); nothing more of this run is committed. Give each process its own "
+            "group_instance_id (client_options), or stop the other one and start this one again"
         )
         self.group_id = group_id
         self.instance_id = instance_id
 
 
 class NotCommitted(ClientError):
-    """A commit that was waited for was not acknowledged: what it would have said runs again at the next owner, unless a
-    later commit says it. ``partitions``: whose, and why. ``trouble``: what else is known."""
+    """A commit that was waited for was not acknowledged. Unless a later commit includes them, its records run again at
+    the next owner. ``partitions``: reasons by partition. ``trouble``: other facts for the message."""
 
     def __init__(self, group_id: str, partitions: Mapping[TopicPartition, str], trouble: Sequence[str] = ()) -> None:
         named = [f"{partition} ({why})" for partition, why in list(partitions.items())[:5]]
         more = f", and {len(partitions) - len(named)} more partitions" if len(partitions) > len(named) else ""
-        told = "".join(f"; {one}" for one in trouble)
-        super().__init__(f"group {group_id!r}: no acknowledged commit of {', '.join(named)}{more}{told}")
+        more += "".join(f"; {one}" for one in trouble)
+        super().__init__(f"group {group_id!r}: no acknowledged commit of {', '.join(named)}{more}")
         self.partitions = dict(partitions)
 
 
 class FetchFailed(ClientError):
-    """The data of a partition cannot be read."""
+    """Data of a partition cannot be read."""
 
     def __init__(self, partition: TopicPartition, offset: int, reason: str) -> None:
         super().__init__(f"{partition}: cannot read at offset {offset}: {reason}")
@@ -372,20 +371,20 @@ class FetchFailed(ClientError):
 class UnreadableBatch(FetchFailed):
     """A batch of a partition cannot be read: its checksum is wrong, its codec is unknown, or its structure is broken.
 
-    ``offset``: the first offset that was not read. ``batch``: the offset that the batch bears, by which
-    ``skip_unreadable`` names it. ``next_offset``: the first one behind it; None where the damage leaves that open, and
-    then nothing can pass over it.
+    ``offset``: the first offset that was not read. ``batch``: the batch's base offset, by which ``skip_unreadable``
+    names it. ``next_offset``: the first one after it; None if the damage hides it, and then the batch cannot be
+    skipped.
     """
 
     def __init__(
         self, partition: TopicPartition, offset: int, batch: int, next_offset: int | None, reason: str
     ) -> None:
         if next_offset is None:
-            behind, way = "to an end that it does not tell", "It cannot be passed over alone, as its end is unknown"
+            behind, way = "to an unknown end", "It cannot be skipped alone, as its end is unknown"
         else:
             behind = f"to {next_offset - 1}"
             way = (
-                "To pass over just this batch, whose records are lost then: "
+                "To skip just this batch and lose its records: "
                 f'skip_unreadable=[("{partition.topic}", {partition.partition}, {batch})], on the command line '
                 f"--skip-unreadable {partition.topic}:{partition.partition}:{batch}"
             )
@@ -393,7 +392,7 @@ class UnreadableBatch(FetchFailed):
             partition,
             offset,
             f"the batch at offset {batch} cannot be read ({reason}), so offsets {offset} {behind} are not; nothing was "
-            f"skipped. Let a replica lead that has it whole, or have the client's codec. {way}",
+            f"skipped. Let a replica lead that has it intact, or install the client's codec. {way}",
         )
         self.batch = batch
         self.next_offset = next_offset
@@ -401,8 +400,8 @@ class UnreadableBatch(FetchFailed):
 
 
 class ProduceFailed(ClientError):
-    """An output could not be written. ``passing``: whether the same output may well be taken later. ``too_large``:
-    whether it is refused for its size."""
+    """An output could not be written. ``passing``: whether the same output may succeed later. ``too_large``: whether
+    it was refused for its size."""
 
     def __init__(
         self, topic: str, partition: int | None, reason: str, *, passing: bool, too_large: bool = False
@@ -417,11 +416,11 @@ class ProduceFailed(ClientError):
 
 
 class NotAHandler(BaseException):
-    """Outside Exception, so that it is not retried: every record would end the same way."""
+    """Not an Exception, so that it is not retried: every record would fail the same way."""
 
 
 class RecordFailure(AioparallelError):
-    """What went wrong with one record."""
+    """Why one record failed."""
 
 
 class HandlerTimeout(RecordFailure, TimeoutError):
@@ -433,14 +432,14 @@ class HandlerTimeout(RecordFailure, TimeoutError):
 
 
 class HandlerCancelled(RecordFailure):
-    """The handler ended with a CancelledError that is its own: something it awaited was cancelled, or it raised it."""
+    """The handler ended with a CancelledError that nothing outside sent: it raised it, or awaited cancelled work."""
 
     def __init__(self) -> None:
         super().__init__("the handler ended with CancelledError, though nothing had cancelled it from outside")
 
 
 class DeferralTimeout(RecordFailure, TimeoutError):
-    """A deferred record was neither completed, nor failed, nor rejected in time."""
+    """A deferred record was not completed, failed or rejected in time."""
 
     def __init__(self, seconds: float) -> None:
         super().__init__(f"deferred, and not completed within {seconds:g} s after the handler had returned")
@@ -456,25 +455,24 @@ class DeserializationError(RecordFailure):
 
 
 class TaskFailed(AioparallelError):
-    """The error of a task of Spark's, by its text: as it was, the JVM could not have got it."""
+    """Has the text of a Spark task's error, which itself could not be passed to the JVM."""
 
 
 class UnreadableRow(RecordFailure):
-    """A row of Spark's has a value that Python cannot hold; the handler was not called, and would never be."""
+    """A Spark row has a value that Python cannot represent. The handler was not called, and a retry cannot help."""
 
 
 class UndecodableRecord(RecordFailure):
-    """The brokers hold a record that cannot be decoded whole: the name of a header is not UTF-8, say, which is legal to
-    them. The handler is not called, and nothing is tried again: the failure policy gives the record up at once.
+    """A record cannot be decoded completely. For example a header's name is not UTF-8, which brokers accept. The
+    handler is not called, and nothing is retried: the failure policy gives the record up at once.
 
-    Key, value and headers are there as far as they are readable. A name that is not UTF-8 has each of its bytes that do
-    not fit as a lone surrogate, as Python's ``surrogateescape`` has it: ``name.encode("utf-8", "surrogateescape")``
-    gives its bytes.
+    Key, value and headers are set as far as they are readable. In a name that is not UTF-8 the invalid bytes are lone
+    surrogates: ``name.encode("utf-8", "surrogateescape")`` returns its bytes.
     """
 
     def __init__(self, reason: str) -> None:
         super().__init__(
-            f"{reason}; the handler was not called, and to try again would read the same. Mend who writes such records"
+            f"{reason}; the handler was not called, and a retry cannot help. Fix the producer of such records"
         )
         self.reason = reason
 
@@ -483,7 +481,7 @@ class UndecodableRecord(RecordFailure):
 
 
 class NoHandler(RecordFailure):
-    """Handlers are given by topic, and a topic that has appeared since has none."""
+    """Handlers are given by topic, and a topic found later has none."""
 
     def __init__(self, topic: str, known: Collection[str]) -> None:
         super().__init__(f"no handler for topic {topic!r}; there are handlers for {', '.join(sorted(known))}")
@@ -494,22 +492,22 @@ class RecordWithoutKey(RecordFailure):
 
     def __init__(self, place: str) -> None:
         super().__init__(
-            f"{place} has no key, and a state belongs to a key: give records one where they are written, or let "
-            "FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=...) put such records away"
+            f"{place} has no key, and a state belongs to a key: write records with keys, or let "
+            "FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter=...) dead-letter such records"
         )
 
 
 class StateFailed(RecordFailure):
-    """``State.apply`` raised for a record: its cause. The handler was not called."""
+    """``State.apply`` raised for a record; its error is the cause. The handler was not called."""
 
     def __init__(self, place: str, error: BaseException) -> None:
         super().__init__(f"State apply raised {repr_of(error)} for {place}")
 
 
 class InvalidOutput(RecordFailure, TypeError):
-    """A handler returned something that is neither None, nor an Outgoing, nor an iterable of them.
+    """A handler returned something other than None, an Outgoing or an iterable of them.
 
-    ``found``: what it was, where it was that.
+    ``found``: what it was, if known.
     """
 
     def __init__(self, message: str, found: str = "") -> None:
@@ -518,10 +516,9 @@ class InvalidOutput(RecordFailure, TypeError):
 
 
 class ProcessDied(RecordFailure):
-    """The process of ``in_processes`` that ran the call ended, or could not be started.
+    """The process of ``in_processes`` that ran the call ended, or could not start.
 
-    ``exitcode``: what it ended with; below 0 the signal that ended it (-9: killed, perhaps because memory ran out);
-    None: it is not known.
+    ``exitcode``: its exit code; negative: the signal that ended it (-9: killed, perhaps for memory); None: unknown.
     """
 
     def __init__(self, what: str, exitcode: int | None) -> None:
@@ -530,8 +527,8 @@ class ProcessDied(RecordFailure):
 
 
 class FailedInProcess(RecordFailure):
-    """The handler raised an exception in its process that cannot be pickled, or not be made anew of that; and the
-    ``__cause__`` of one that can. ``type``, ``text``, ``traceback``: of the exception there, as texts."""
+    """The handler raised an exception in its process that cannot be pickled or unpickled. Also the ``__cause__`` of
+    one that can be. ``type``, ``text``, ``traceback``: of the original exception, as text."""
 
     def __init__(self, type: str, text: str, traceback: str) -> None:  # noqa: A002
         super().__init__(f"the handler raised {type} in its process: {text}")
@@ -545,10 +542,10 @@ class FailedInProcess(RecordFailure):
 
 
 class RequestFailed(RecordFailure):
-    """A service could not be asked, or its answer not be read to the end.
+    """A request could not be sent, or its response not be read to the end.
 
-    ``request``: method and address, without its query. ``reason``: how it went. The client's own error is left out: it
-    may hold the request's headers, its whole address, and parts of the answer."""
+    ``request``: method and URL without query. ``reason``: what happened. The client's own error is left out: it may
+    hold headers, the query and parts of the response."""
 
     def __init__(self, request: str, reason: str) -> None:
         super().__init__(f"{request}: {reason}")
@@ -560,7 +557,7 @@ class RequestFailed(RecordFailure):
 
 
 class RequestTimeout(RecordFailure, TimeoutError):
-    """A service has not answered in time. ``request``: method and address, without its query."""
+    """No response in time. ``request``: method and URL without query."""
 
     def __init__(self, request: str, seconds: float) -> None:
         super().__init__(f"{request}: no answer within {seconds:g} s")
@@ -572,8 +569,7 @@ class RequestTimeout(RecordFailure, TimeoutError):
 
 
 class BadStatus(RecordFailure):
-    """A service has answered with a status that says that it has failed. ``request``: method and address, without its
-    query; ``status``: the code."""
+    """The response has a status that means failure. ``request``: method and URL without query; ``status``: the code."""
 
     def __init__(self, request: str, status: int) -> None:
         super().__init__(f"{request}: answered {status}")
@@ -585,25 +581,25 @@ class BadStatus(RecordFailure):
 
 
 class InvalidValues(InvalidOutput):
-    """A batch handler of items did not return one value for each: nobody can tell whose they are. That is wrong with
-    the handler and with no item, so all of them have failed, and none runs by itself for it."""
+    """A batch handler of items did not return one value for each, so values cannot be matched to items. All items of
+    the batch fail; as the handler is wrong and no single item, none runs alone afterwards."""
 
 
 class RecordStopped(RecordFailure):
-    """The retries of one record have ended, and the policy says to stop the consumer."""
+    """The retries of a record have ended, and the policy stops the consumer."""
 
 
 class RetryLater(AioparallelError):
-    """Raise it in a handler to have the record tried again after ``delay`` seconds: for what is expected, such as a
-    service that requests a delay. Logged at DEBUG. **Waiting is not failing**: it counts no attempt, and its seconds
-    do not count for ``RetryPolicy(max_elapsed=...)``; ``RetryPolicy(max_wait=...)`` bounds it.
+    """Raise it in a handler to try the record again after ``delay`` seconds, for expected conditions such as a service
+    that requests a delay. Logged at DEBUG. **Waiting is not failing**: it counts no attempt, and the delay does not
+    count towards ``RetryPolicy(max_elapsed=...)``; ``RetryPolicy(max_wait=...)`` limits it.
 
     Raises ConfigurationError unless ``delay`` is from 0 to 10,000,000.
     """
 
     is_bounded: ClassVar[bool] = True
-    """Whether a policy may end it. Not where nothing can be decided about the record: it is another member's by now, or
-    may be complete."""
+    """Whether a policy may end the waiting. False if the record's fate is not this member's to decide: the partition
+    may have another owner, or the record may be complete."""
 
     def __init__(self, delay: float, reason: str = "") -> None:
         given: object = delay
@@ -617,20 +613,20 @@ class RetryLater(AioparallelError):
 
 
 class WorkCancelled(AioparallelError):
-    """What the consumer awaited (a resource that opens, a user's function) ended with a CancelledError that nobody here
-    has sent: it awaits something that others cancel. Shield that (``asyncio.shield``), or give it a task of its own."""
+    """Something that the consumer awaited (a resource that opens, a user's function) ended with a CancelledError that
+    the consumer did not send. Shield what other code cancels (``asyncio.shield``), or run it in a task of its own."""
 
     def __init__(self, what: str = "it") -> None:
         super().__init__(
-            f"{what} ended with CancelledError, though nobody had cancelled it: something that it awaits was cancelled"
+            f"{what} ended with CancelledError though nothing had cancelled it: something that it awaits was cancelled"
         )
 
 
 class HandlerNotStopped(AioparallelError):
-    """``run_sync()`` has ended, and a handler has not: it goes on though it was cancelled twice, so it was left behind
-    with the event loop. What else the run has failed with is the ``__cause__``.
+    """``run_sync()`` has ended while a handler still runs though it was cancelled twice; it was left behind with its
+    event loop. Another error of the run is the ``__cause__``.
 
-    ``record``: whose handler it is, of a batch the first one; ``stack``: where it stands. ``left``: both of all such
+    ``record``: its record, of a batch the first. ``stack``: where the handler is. ``left``: both, for all such
     handlers.
     """
 
@@ -638,9 +634,9 @@ class HandlerNotStopped(AioparallelError):
         record, stack = left[0]
         more = f" and {len(left) - 1} more" if len(left) > 1 else ""
         super().__init__(
-            f"the handler for {record.place}{more} goes on though it was cancelled twice, and was left behind with its "
-            "event loop; its record is not committed, so it runs again. Let CancelledError pass in it: catch "
-            f"Exception, not BaseException. It stands at:\n{stack}"
+            f"the handler for {record.place}{more} still runs though it was cancelled twice, and was left behind with "
+            "its event loop; its record is not committed, so it runs again. Let CancelledError pass in it: catch "
+            f"Exception, not BaseException. It is at:\n{stack}"
         )
         self.record = record
         self.stack = stack
@@ -648,13 +644,13 @@ class HandlerNotStopped(AioparallelError):
 
 
 class NotToBlame(RetryLater):
-    """The library itself waits, and the record has nothing to do with it: a host has no room, a database is away.
-    ``RetryPolicy(max_wait=...)`` bounds that as well; a retry function is not asked about it."""
+    """The library waits for a reason that is not the record's: a host is at its limit, a database is down.
+    ``RetryPolicy(max_wait=...)`` limits this as well; a retry function is not called."""
 
 
 class OutOfResources(NotToBlame):
-    """The process, or its machine, has run out of something that a handler needs: file descriptors, memory, threads,
-    disk. Whatever error a handler raises that comes of it, its record waits. ``what``: in the words of the system."""
+    """The process or its machine has run out of file descriptors, memory, threads or disk. A record whose handler
+    fails because of that waits, whatever the handler's error was. ``what``: the system's description."""
 
     def __init__(self, what: str, delay: float = 1.0) -> None:
         super().__init__(delay, f"out of resources: {what}")
@@ -665,7 +661,7 @@ class OutOfResources(NotToBlame):
 
 
 class Reject(AioparallelError):
-    """Raise it in a handler when the record can never succeed: no more tries, whatever the policy still allows."""
+    """Raise it in a handler when the record can never succeed: the policy's remaining retries are skipped."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)

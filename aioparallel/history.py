@@ -1,4 +1,4 @@
-"""What happened to one record so far. Only records that failed, were deferred or came from a retry topic have one."""
+"""What happened to a record so far. Records that failed, waited, were deferred or came from a retry topic have one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MESSAGE_LENGTH = 1_000  # characters
 
 
 class History:
-    """Kept on the record (``Record._history``); everything on one event loop."""
+    """Stored in ``Record._history``; used on one event loop."""
 
     __slots__ = (
         "alone",
@@ -41,25 +41,25 @@ class History:
     )
 
     def __init__(self) -> None:
-        self.alone = False  # runs in no batch with others: it has failed with them
-        self.attempts_before = 0  # in the topics the record stood in before
-        self.idle_parks = 0  # times it was parked without an attempt: not due yet, or its handler requested a delay
-        self.waiting_since: float | None = None  # when the handler first requested a delay, on the loop's clock
-        self.lacking_since: float | None = None  # since when its process has lacked resources each time, on that clock
-        self.waited = 0.0  # seconds it asked for since the first failed attempt
-        self.trying_since: float | None = None  # first failed attempt in this topic, on the loop's clock
+        self.alone = False  # must run in a batch of its own, as it failed in a batch with others
+        self.attempts_before = 0  # attempts in earlier topics
+        self.idle_parks = 0  # times it was parked without an attempt: not due yet, or a delay was requested
+        self.waiting_since: float | None = None  # when a delay was first requested, by the loop's clock
+        self.lacking_since: float | None = None  # since when each attempt found the process out of resources
+        self.waited = 0.0  # seconds of requested delays since the first failed attempt
+        self.trying_since: float | None = None  # first failed attempt in this topic, by the loop's clock
         self.first_failure: Failure | None = None
         self.last_failure: Failure | None = None
         self.origin: Origin | None = None
-        self.is_restored = False  # of a retry topic: what its headers say is in here
+        self.is_restored = False  # the headers that a retry topic added were read
         self.deferral: Deferral | None = None
-        self.kept_at: tuple[Gate, ...] = ()  # where a place is kept for it, until it enters some gate
-        self.strayed = False  # its last attempt ended by a cancellation that may not have been its own
-        self.undecodable: str | None = None  # why no handler may have it
+        self.kept_at: tuple[Gate, ...] = ()  # gates that keep a place for it until it enters one
+        self.strayed = False  # its last attempt ended by a cancellation that may have been meant for other work
+        self.undecodable: str | None = None  # why no handler may get it
 
     def waits(self, delay: float, now: float, *, lacks: bool = False) -> None:
-        """The handler requests a delay: no attempt, and no failure. ``now``: the event loop's time. ``lacks``: whether
-        its process lacks resources."""
+        """The handler requests a delay, which is no attempt and no failure. ``now``: the event loop's time. ``lacks``:
+        whether the process is out of resources."""
         self.idle_parks += 1
         if not lacks:
             self.lacking_since = None
@@ -72,16 +72,16 @@ class History:
         self.strayed = False
 
     def turned_away(self, now: float) -> None:
-        """It has found a gate shut: no attempt, and no failure. ``now``: on the loop's clock."""
+        """A gate was shut, which is no attempt and no failure. ``now``: the event loop's time."""
         self.waits(0.0, now)
 
     def waited_at_gate(self, seconds: float) -> None:
-        """So long, until it was woken."""
+        """It waited so long at a gate."""
         if self.trying_since is not None:
             self.waited += seconds
 
     def failed(self, failure: Failure, now: float) -> None:
-        """Note one more failed attempt. ``now``: on the loop's clock."""
+        """Note a failed attempt. ``now``: the event loop's time."""
         if self.trying_since is None:
             self.trying_since = now
         self.first_failure = self.first_failure or failure
@@ -90,32 +90,32 @@ class History:
 
 
 def history_of(record: Record[Any, Any]) -> History:
-    """The record's history, made where there is none yet."""
+    """The record's history, created if there is none."""
     history = record._history
     if history is None:
         history = record._history = History()
     return history
 
 
-class _Met:
-    """Whether this process has met a record that cannot be decoded. Until then nobody looks for them in batches."""
+class _Seen:
+    """Whether this process has read an undecodable record. Until then batches need no check of each record."""
 
     undecodable = False
 
 
 def make_undecodable(record: Record[Any, Any], reason: str) -> None:
-    """It fails with UndecodableRecord where it would be handled."""
+    """Let it fail with UndecodableRecord instead of being handled."""
     history_of(record).undecodable = reason
-    _Met.undecodable = True
+    _Seen.undecodable = True
 
 
 def may_be_undecodable() -> bool:
-    """Whether it is worth to look at each record."""
-    return _Met.undecodable
+    """Whether records must be checked for it."""
+    return _Seen.undecodable
 
 
 def refuse_undecodable(record: Record[Any, Any]) -> None:
-    """Raises UndecodableRecord for one that could not be decoded whole: no handler may have it."""
+    """Raises UndecodableRecord if it could not be decoded completely: no handler may get it."""
     history = record._history
     if history is not None and history.undecodable is not None:
         raise UndecodableRecord(history.undecodable)
@@ -153,12 +153,12 @@ def _reduced(record: Record[Any, Any]) -> tuple[Callable[..., Record[Any, Any]],
     )
 
 
-# What a handler sees of a record goes to other processes, and nothing of the engine's. Here, where histories are known.
+# Pickling keeps what a handler sees and drops the engine's fields. Registered here, as this module knows histories.
 copyreg.pickle(Record, _reduced)
 
 
 def failure_of(error: BaseException, at: float) -> Failure:
-    """What is kept of an exception. ``at``: seconds since the epoch."""
+    """The Failure for an exception. ``at``: seconds since the epoch."""
     kind = type(error)
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     return Failure(at, name, text_of(error)[:_MESSAGE_LENGTH])

@@ -1,7 +1,7 @@
-"""Tasks that go on though they were cancelled: where they stand, and how an event loop ends without them.
+"""Tasks that still run after their cancellation: where they are, and how an event loop ends without them.
 
-``asyncio.run``, and every server, cancels all tasks of its loop at the end and waits for them, for ever. What has
-ignored its cancellation is taken out of the tasks that asyncio knows, so that nobody waits for it any more.
+``asyncio.run`` and web servers cancel all tasks of their loop at the end and wait for them without limit. A task that
+has ignored its cancellation is unregistered from asyncio, so that nothing waits for it.
 """
 
 from __future__ import annotations
@@ -24,37 +24,37 @@ __all__ = ["LeftBehind", "ended", "leave_behind", "leave_thread", "leave_told", 
 logger = logging.getLogger(__name__)
 
 _PACKAGE = __name__.partition(".")[0] + "."
-_DEEPEST = 1_000
+_DEEPEST = 1_000  # most coroutines in a chain of awaits
 _left: set[asyncio.Task[Any]] = set()
 _threads: list[threading.Thread] = []
 
 
 class LeftBehind(NamedTuple):
-    """A handler that goes on."""
+    """A handler that still runs after its cancellation."""
 
     record: Record[Any, Any]
     """Its record; of a batch the first one."""
     stack: str
-    """Where it stands, as tracebacks show it."""
+    """Where it is, formatted as in tracebacks."""
     task: asyncio.Task[None]
-    """That runs it."""
+    """The task that runs it."""
 
 
 def leave_behind(tasks: Collection[asyncio.Task[Any]]) -> None:
-    """Let no event loop wait for these tasks, nor for those that they wait for. They go on while their loop turns."""
+    """Keep event loops from waiting for these tasks and those they await. The tasks run on while their loop runs."""
     for task in _with_awaited(tasks):
-        asyncio._unregister_task(task)  # documented, for who writes tasks of their own
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was said already
-        _keep_for_ever()
+        asyncio._unregister_task(task)  # documented for custom task classes
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # logged already
+        _never_finalise()
         _left.add(task)
         task.add_done_callback(_left.discard)
 
 
 def leave_told(tasks: Collection[asyncio.Task[Any]], seconds: float) -> None:
-    """:func:`leave_behind`, with a line in the log for each. ``seconds``: for which it was waited for."""
+    """:func:`leave_behind`, and log each task. ``seconds``: how long they were waited for."""
     for task in tasks:
         logger.error(
-            "task %s did not end within %g s after it was cancelled: its event loop ends without it. It stands at:\n%s",
+            "task %s did not end within %g s after it was cancelled: its event loop ends without it. It is at:\n%s",
             task.get_name(),
             seconds,
             stack_of(task),
@@ -64,29 +64,29 @@ def leave_told(tasks: Collection[asyncio.Task[Any]], seconds: float) -> None:
 
 
 async def ended(tasks: Collection[asyncio.Task[Any]], seconds: float) -> None:
-    """Wait for tasks that were cancelled, so long at most; who goes on is left behind."""
+    """Wait at most ``seconds`` for cancelled tasks, and leave those behind that have not ended."""
     if tasks:
         _, pending = await asyncio.wait(tasks, timeout=seconds)
         leave_told(pending, seconds)
 
 
 def leave_thread(thread: threading.Thread) -> None:
-    """Nobody has waited for its end. The interpreter will."""
+    """Count a thread whose end was not waited for. The interpreter will wait for it."""
     _threads.append(thread)
 
 
 def still_running() -> int:
-    """How many tasks and threads of all that were left behind in this process have not ended."""
+    """Number of tasks and threads left behind in this process that have not ended."""
     return len(_left) + sum(thread.is_alive() for thread in _threads)
 
 
 def stack_of(task: asyncio.Task[Any]) -> str:
-    """Where it stands, also across the tasks that it waits for; of a worker the handler alone."""
+    """Where the task is, across the tasks that it awaits. Frames of this package that come first are left out."""
     frames: list[FrameType] = []
     for _ in _walk(task, frames):
         pass
-    theirs = next((number for number, frame in enumerate(frames) if not _is_ours(frame)), 0)
-    found = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[theirs:])
+    users = next((number for number, frame in enumerate(frames) if not _is_ours(frame)), 0)
+    found = traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames[users:])
     return "".join(found.format()).rstrip("\n")
 
 
@@ -109,13 +109,13 @@ def _with_awaited(tasks: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]
 
 
 def _gathered(awaited: object) -> list[asyncio.Task[Any]]:
-    """The tasks of a gather() that have not ended."""
+    """The unfinished tasks of a gather()."""
     children = getattr(awaited, "_children", ()) if isinstance(awaited, asyncio.Future) else ()
     return [one for one in children if isinstance(one, asyncio.Task) and not one.done()]
 
 
 def _grouped(parent: asyncio.Task[Any]) -> Iterator[asyncio.Task[Any]]:
-    """The tasks of its TaskGroup, where it waits for one."""
+    """The tasks of a TaskGroup that it waits for."""
     for task in asyncio.all_tasks(parent.get_loop()):
         for callback, _ in getattr(task, "_callbacks", None) or ():
             group = getattr(callback, "__self__", None)
@@ -124,7 +124,7 @@ def _grouped(parent: asyncio.Task[Any]) -> Iterator[asyncio.Task[Any]]:
 
 
 def _walk(task: asyncio.Task[Any], frames: list[FrameType]) -> Iterator[object]:
-    """What it waits for, one behind the other; of each that has a frame, that is noted."""
+    """The chain of coroutines and futures that it awaits. Appends their frames to ``frames``."""
     at: object = task.get_coro()
     for _ in range(_DEEPEST):
         if at is None:
@@ -145,14 +145,14 @@ def _awaited_by(at: object, frames: list[FrameType]) -> object:
     elif isinstance(at, AsyncGeneratorType):
         frame, awaited = at.ag_frame, at.ag_await
     else:
-        # The iterator of an __await__, an asend(), ...: no attribute says what is behind it.
+        # Other awaitables (an __await__ iterator, an asend()) have no attribute for it: look at what they refer to.
         known = (CoroutineType, GeneratorType, AsyncGeneratorType, asyncio.Future)
         return next((one for one in gc.get_referents(at) if isinstance(one, known)), None)
     if frame is None:
         return None
     frames.append(frame)
     if awaited is None:
-        # The worker passes on by itself what a handler yields, see engine/isolation.py.
+        # A worker drives the handler itself and yields what the handler yields, see engine/isolation.py.
         driver = frame.f_locals.get("driver")
         is_one = isinstance(driver, GeneratorType) and driver.gi_code.co_flags & inspect.CO_ITERABLE_COROUTINE
         return driver if is_one else None
@@ -160,9 +160,9 @@ def _awaited_by(at: object, frames: list[FrameType]) -> object:
 
 
 @functools.cache  # once
-def _keep_for_ever() -> None:
-    """Also at the end of the interpreter: a coroutine that is finalised gets a GeneratorExit, and what ignores that as
-    well runs on in there, where ``except BaseException`` around a loop never ends."""
+def _never_finalise() -> None:
+    """Keep the coroutines alive even when the interpreter ends. Finalising one raises GeneratorExit in it, and one that
+    ignores this too, such as ``except BaseException`` in a loop, would run for ever there."""
     import ctypes  # noqa: PLC0415 - hardly ever needed
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(_left))

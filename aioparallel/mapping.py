@@ -1,4 +1,4 @@
-"""parallel_map: an async function over any items, many at once, in order of key, with retries and back-pressure."""
+"""parallel_map: runs an async function on many items at once, with order by key, retries and back-pressure."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 R = TypeVar("R")
 
-# Seconds that a reader may take outcomes that are ready before the event loop turns.
+# Seconds that a reader may take ready outcomes before the event loop runs other tasks.
 _TURN = 0.005
-# Outcomes taken from the flow at once, at most: they count as unread until the last of them is read.
+# Most outcomes to take from the flow at once: all count as unread until the last of them is read.
 _AT_ONCE = 256
-# Seconds that an async source of items has to close when it is left early.
+# Seconds that an async source of items has to close if it is left early.
 _SOURCE_TIMEOUT = 10.0
 # Seconds for each resource to open.
 _OPEN_TIMEOUT = 30.0
@@ -58,37 +58,37 @@ def parallel_map(
     label: Label | None = None,
     read_in_thread: bool = False,
 ) -> ParallelMap[T, R]:
-    """Run the async function ``handler`` on each item, many at once, and give the outcomes.
+    """Run the async function ``handler`` on each item, many at once, and yield the outcomes.
 
     ::
 
         async for outcome in parallel_map(fetch, urls, max_concurrency=200):
             print(outcome.item, outcome.result())
 
-    ``items``: a list, a generator, an async generator, ...; it is read as far ahead as ``max_buffered`` and
-    ``max_concurrency`` together allow, outcomes that nobody has read included.
-    ``key``: a quick, plain function of the item. Items of equal keys run one after the other, in their order; None from
-    it is no order. Without it any item may run at any time.
-    ``max_concurrency``: handlers running at once, at most.
-    ``max_buffered``: items read and not started, at most: how far it sees past a slow key.
-    ``max_buffered_bytes``: bytes of memory, about, of the items that were read and of what the handler has returned and
-    nobody has read; for large ones. At this many no item is read, and none started where the outcomes alone have as
-    many; with ``in_order`` only the one that the others wait for. Passed by the last of them, and by what the handlers
-    that run return. None: items are counted, not measured.
-    ``timeout``: seconds for each attempt; then it is cancelled and has failed with
+    ``items``: any iterable or async iterable. Read ahead as far as ``max_buffered`` and ``max_concurrency`` together
+    allow, including outcomes that were not read yet.
+    ``key``: a fast, synchronous function of the item. Items with equal keys run one after the other in order; a key of
+    None means no order. Without the function, items run in any order.
+    ``max_concurrency``: most handlers running at once.
+    ``max_buffered``: most items read and not started, which limits how far it sees past a slow key.
+    ``max_buffered_bytes``: approximate limit of memory for items read and results not read yet; use it for large ones.
+    At the limit no item is read. If results alone reach it, no item is started either, except with ``in_order`` the one
+    that the others wait for. The last item read and the results of running handlers may exceed it. None: items are
+    counted, not measured.
+    ``timeout``: seconds for each attempt, which is then cancelled and fails with
     :class:`~aioparallel.errors.HandlerTimeout`.
-    ``retry``: when a failed item is tried again; None: a single attempt. The others of its key wait meanwhile.
-    ``on_error``: an item that has failed for good ends it all with its own error (``"raise"``: what else runs is
-    cancelled), is an outcome with an ``error`` (``"emit"``), or is left out, with a line in the log (``"skip"``).
-    ``in_order``: give outcomes in the order of the items, not as they end.
-    ``resources``: functions by name that make async context managers, opened before the first item and closed at the
-    end; the handler reaches them with ``resource("name")``.
-    ``middleware``: async functions of an item and ``call_next``, around each attempt, the first outermost.
-    ``label``: a plain function of an item and its index that names it in messages; without it "item 17".
-    ``read_in_thread``: read ``items``, a plain iterable whose ``next()`` blocks, in a thread of its own.
+    ``retry``: when a failed item is tried again; None: one attempt. Other items with its key wait meanwhile.
+    ``on_error``: what an item's final failure does: ``"raise"`` cancels the others and raises its error, ``"emit"``
+    yields an outcome with the ``error``, ``"skip"`` logs a line and leaves the item out.
+    ``in_order``: yield outcomes in the order of the items, not of their completion.
+    ``resources``: functions by name that return async context managers, opened before the first item and closed at the
+    end; the handler gets them by ``resource("name")``.
+    ``middleware``: async functions of an item and ``call_next`` around each attempt, the first outermost.
+    ``label``: a synchronous function of an item and its index that names the item in messages; default "item 17".
+    ``read_in_thread``: read ``items`` in a thread of its own; for a plain iterable whose ``next()`` blocks.
 
-    Raises ConfigurationError at once for what is wrong with any of them. Iterating raises what opening a resource, or
-    iterating ``items``, raises; the latter when all that was read before has ended.
+    Raises ConfigurationError at once for wrong arguments. Iterating raises errors of opening a resource, and errors of
+    iterating ``items`` once all items read before have ended.
     """
     _check_items(items, read_in_thread)
     if timeout is not None:
@@ -117,13 +117,13 @@ def parallel_map(
 
 def _check_items(items: object, read_in_thread: object) -> None:
     if isinstance(items, str | bytes):
-        raise ConfigurationError("items", items, "is one text, and would be read letter by letter: put it into a list")
+        raise ConfigurationError("items", items, "is one text, and iterates over its characters: put it into a list")
     if not isinstance(items, Iterable | AsyncIterable):
-        hint = "; a generator function is called first: f()" if callable(items) else ""
-        raise ConfigurationError("items", items, f"must be iterable, or async iterable{hint}")
+        hint = "; call a generator function first: f()" if callable(items) else ""
+        raise ConfigurationError("items", items, f"must be iterable or async iterable{hint}")
     check_choice("read_in_thread", read_in_thread, (True, False))
     if read_in_thread and not isinstance(items, Iterable):
-        raise ConfigurationError("read_in_thread", read_in_thread, "is for plain iterables; this one is asynchronous")
+        raise ConfigurationError("read_in_thread", read_in_thread, "is for plain iterables; this one is async")
 
 
 def _check_plain(name: str, function: object, wanted: str, arguments: int) -> None:
@@ -135,25 +135,25 @@ def _check_plain(name: str, function: object, wanted: str, arguments: int) -> No
 
 
 class ParallelMap(Generic[T, R]):
-    """What :func:`parallel_map` gives: outcomes to be iterated once, with ``async for``.
+    """The result of :func:`parallel_map`: outcomes to iterate once with ``async for``.
 
-    Left early (``break``, an error in the loop's body, a cancellation) it cancels what runs and closes what it opened,
-    in the next turns of the event loop. As ``async with parallel_map(...) as outcomes:`` it has done so when the block
-    is left; within the block a ``break`` ends nothing, and another ``async for`` goes on.
+    If iteration ends early (``break``, an error in the loop's body, a cancellation), handlers are cancelled and
+    resources closed in the next turns of the event loop. With ``async with parallel_map(...) as outcomes:`` this is
+    done when the block is left. Within the block a ``break`` ends nothing, and another ``async for`` continues.
     """
 
     def __init__(self, work: Work[T, R], items: Iterable[T] | AsyncIterable[T], *, read_in_thread: bool) -> None:
         self._name = getattr(work.handler, "__qualname__", None) or repr_of(work.handler)
         self._running = _Running[T, R]()
-        # No part of it knows this object, and outside of `async with` only who iterates holds it: so it is closed as
-        # soon as nobody does.
+        # The generator does not refer to this object, and outside of `async with` only the iteration refers to the
+        # generator: it is closed as soon as the iteration is dropped.
         stream = cast("AsyncGeneratorType[Outcome[T, R], None]", _outcomes(work, items, read_in_thread, self._running))
         self._stream: AsyncGeneratorType[Outcome[T, R], None] | None = stream
         self._given = weakref.ref(stream)
         self._is_entered = False
 
     def __aiter__(self) -> AsyncGenerator[Outcome[T, R], None]:
-        """Raises ConsumerStateError where it was iterated before, or closed."""
+        """Raises ConsumerStateError if it was iterated before, or closed."""
         stream = self._stream
         if stream is None or stream.ag_frame is None:
             raise ConsumerStateError(f"{self!r}: its outcomes come once; call parallel_map() again")
@@ -171,10 +171,10 @@ class ParallelMap(Generic[T, R]):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End it: cancel what runs, close what was opened. Whoever iterates meanwhile comes to the end."""
+        """End it: cancel handlers and close resources. A running iteration ends."""
         stream = self._given()
         if stream is None:
-            if self._running.flow is not None:  # left early: it is being ended by the event loop
+            if self._running.flow is not None:  # left early: the event loop is closing the generator
                 await self._running.over.wait()
         elif stream.ag_running:
             await self._running.end()
@@ -182,9 +182,9 @@ class ParallelMap(Generic[T, R]):
             await stream.aclose()
 
     def stats(self) -> FlowStats:
-        """Counts of items. Raises ConsumerStateError before the first outcome was asked for."""
+        """Counts of items. Raises ConsumerStateError before the iteration has begun."""
         if self._running.flow is None:
-            raise ConsumerStateError(f"{self!r}: nothing runs yet, so there are no statistics: iterate it first")
+            raise ConsumerStateError(f"{self!r}: nothing runs yet, so there are no statistics; iterate it first")
         return self._running.flow.stats()
 
     def __repr__(self) -> str:
@@ -197,18 +197,18 @@ class ParallelMap(Generic[T, R]):
 
 
 class _Running(Generic[T, R]):
-    """What runs, once it does, and how to end it from outside."""
+    """State shared with the generator, and how to end it from outside."""
 
     def __init__(self) -> None:
         self.flow: Flow[T, R] | None = None
         self.ready = asyncio.Event()
-        """There may be something to take, or to end."""
-        self.is_unwanted = False
+        """Set when there may be outcomes to take, or the end was requested."""
+        self.end_requested = False
         self.over = asyncio.Event()
 
     async def end(self) -> None:
-        """Returns when it is over."""
-        self.is_unwanted = True
+        """Returns when the generator has ended."""
+        self.end_requested = True
         self.ready.set()
         await self.over.wait()
 
@@ -223,7 +223,7 @@ async def _outcomes(
     feeding: asyncio.Task[None] | None = None
 
     def make() -> Flow[T, R]:
-        resources.reach()  # in a context of its own, which handlers copy
+        resources.reach()  # in the context that the handlers copy
         return Flow(work, on_ready=ready.set, on_room=room.set)
 
     try:
@@ -234,7 +234,7 @@ async def _outcomes(
         )
         at_once = max(1, min(_AT_ONCE, flow.bound // 4))
         turn = perf_counter() + _TURN
-        while not running.is_unwanted:
+        while not running.end_requested:
             taken = flow.take(at_once)
             if not taken:
                 if flow.finished:
@@ -243,18 +243,18 @@ async def _outcomes(
                 await ready.wait()
             for outcome in taken:
                 yield outcome
-                if perf_counter() > turn:  # whoever reads what is ready never waits, and so nobody else would run
+                if perf_counter() > turn:  # reading ready outcomes never suspends, so other tasks would not run
                     await asyncio.sleep(0)
                     turn = perf_counter() + _TURN
         if flow.failure is not None:
             raise raisable(flow.failure)
-        if not running.is_unwanted:
+        if not running.end_requested:
             read.set()
-            await feeding  # raises what reading has raised
+            await feeding  # raises errors of the source
     finally:
         if flow is not None:
-            flow.failure = None  # its traceback holds this frame, which holds the flow
-        read.set()  # a source that ignores its cancellation may still come to its end
+            flow.failure = None  # breaks a cycle: its traceback refers to this frame, and the frame to the flow
+        read.set()  # so that a source that ignores its cancellation can still end
         await to_the_end(_end(flow, feeding, resources, running.over))
 
 
@@ -265,8 +265,8 @@ async def _feed(
     read: asyncio.Event,
     read_in_thread: bool,
 ) -> None:
-    """Feed all items, and stay until all outcomes are read: where a loop shuts down it cancels all tasks, and records
-    whose handlers it has cancelled must not start anew while others still close what they hold."""
+    """Feed all items, and wait until all outcomes are read. A loop that shuts down cancels all tasks, handlers too:
+    pausing the flow then keeps their items from starting anew while other tasks still close."""
     try:
         await feed(flow, items, room, in_thread=read_in_thread)
         await read.wait()
@@ -290,7 +290,7 @@ async def _end(
 
 async def _end_running(flow: Flow[Any, Any], feeding: asyncio.Task[None]) -> None:
     had_ended = feeding.done()
-    if not feeding.cancelling():  # it was, where the loop shuts down: not twice, amid the source's own closing
+    if not feeding.cancelling():  # the loop's shutdown has cancelled it: a second one would interrupt its cleanup
         feeding.cancel()
     try:
         await flow.close()
@@ -298,7 +298,7 @@ async def _end_running(flow: Flow[Any, Any], feeding: asyncio.Task[None]) -> Non
         await asyncio.wait((feeding,), timeout=_SOURCE_TIMEOUT)
         if not feeding.done():
             logger.error(
-                "the source of items did not close within %g s, and ignores that it was cancelled; it is left behind",
+                "the source of items did not close within %g s and ignores its cancellation; it is left behind",
                 _SOURCE_TIMEOUT,
                 extra={"action": "source_abandoned"},
             )

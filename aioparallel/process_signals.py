@@ -1,9 +1,9 @@
-"""Signals of the process, heard by several at once. What handled a signal before comes back as it was.
+"""Several listeners for one signal of the process; the previous handler is called too and restored at the end.
 
-Python has one handler for each signal in the whole process. Here one of ours serves all who listen: it tells them, and
-then calls the one that was there before. Whoever comes first places it, and when the last has gone the one before is
-back, in whatever order they go. Where somebody has placed another handler over ours meanwhile, ours stays beneath it,
-and passes on what it gets.
+Python has one handler for each signal in the process. This module installs one that calls all listeners and then the
+previous handler. The first listener installs it, and when the last one leaves, the previous handler is restored, in
+whatever order they leave. If other code has installed a handler on top meanwhile, ours stays in place beneath and
+passes signals on.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ from typing import Any, Final
 __all__ = ["ENDING", "before_the_loops", "beside_handlers"]
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
-"""What ends a server."""
+"""The signals that end a server."""
 
-# Seconds from passing a signal on to a loop to hearing the next one: two at once are two steps of the loop.
+# Seconds between passing a signal on to a loop and reading the next: two signals must be two steps of the loop.
 _PAUSE: Final = 0.01
-# Seconds between two looks at whose the wakeup fd is.
-_LOOK: Final = 0.1
+# Seconds between two checks that the wakeup fd is ours.
+_CHECK: Final = 0.1
 
 _Handler = Callable[[int, FrameType | None], object]
 
 
 class _Shared:
-    """The handler of all who listen to one signal."""
+    """The handler that calls all listeners of one signal, and the previous handler."""
 
     def __init__(self, there: _Handler) -> None:
         self.there = there
         self.listeners: dict[object, Callable[[], object]] = {}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        for tell in tuple(self.listeners.values()):
-            tell()
-        self.there(number, frame)  # last: it may raise
+        for listener in tuple(self.listeners.values()):
+            listener()
+        self.there(number, frame)  # last, as it may raise
 
 
 @contextlib.contextmanager
 def beside_handlers(numbers: Collection[signal.Signals], tell: Callable[[], object]) -> Iterator[None]:
-    """Have ``tell`` called, in the running loop, at these signals, beside the handler that is there.
+    """Call ``tell`` in the running loop at these signals, in addition to their handlers.
 
-    Where nobody handles a signal, or Python itself does (Ctrl-C raises KeyboardInterrupt), all stays as it is; so it
-    does outside the main thread.
+    Signals without a handler, or with Python's own (Ctrl-C raises KeyboardInterrupt), stay as they are. Outside the
+    main thread nothing is changed.
     """
     loop, key = asyncio.get_running_loop(), object()
 
     def heard() -> None:
-        with contextlib.suppress(RuntimeError):  # it has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             loop.call_soon_threadsafe(tell)
 
     placed: dict[signal.Signals, _Shared] = {}
@@ -80,11 +80,11 @@ def beside_handlers(numbers: Collection[signal.Signals], tell: Callable[[], obje
 
 @contextlib.contextmanager
 def before_the_loops(numbers: Collection[signal.Signals], take: Callable[[], bool]) -> Iterator[None]:
-    """Have ``take`` called, in the running loop, at these signals, before what ``loop.add_signal_handler`` has placed
-    there: that hears of a signal only where ``take`` returns False, and so does that of each other who listens here.
-    Other handlers are called in any case, as in :func:`beside_handlers`.
+    """Call ``take`` in the running loop at these signals, before a handler set by ``loop.add_signal_handler``. That
+    handler is called only if ``take`` and all other listeners here return False. Other handlers are called in any case,
+    as in :func:`beside_handlers`.
 
-    A loop's handler may end the run of its loop (aiohttp's raises GracefulExit), and whoever runs it may run it again.
+    A handler of a loop may end the loop's run (aiohttp's raises GracefulExit), and the loop may be run again.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -100,9 +100,10 @@ def before_the_loops(numbers: Collection[signal.Signals], take: Callable[[], boo
 
 
 class _Diversion:
-    """Loops hear of signals by the bytes that Python writes to the process's wakeup fd. Here they come first.
+    """Reads signals before the loop does. Python writes a byte for each to the process's wakeup fd, and loops set
+    handlers for what they read there; here the wakeup fd is ours, and bytes are passed on to the loop's.
 
-    A loop has one, for all who take signals from it: the handler of each of these.
+    There is one for each loop, and it is the handler of each of its signals.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -112,15 +113,15 @@ class _Diversion:
         self._receiving, self._sending = socket.socketpair()
         self._receiving.setblocking(False)
         self._sending.setblocking(False)
-        self._loops = -1
+        self._loops = -1  # the loop's own wakeup fd
         self._listening: asyncio.Handle | None = None
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        """The byte in the wakeup fd tells."""
+        """Does nothing: the byte in the wakeup fd reports the signal."""
 
     @contextlib.contextmanager
     def asking(self, numbers: Collection[signal.Signals], take: Callable[[], bool]) -> Iterator[None]:
-        """Ask ``take`` at these signals."""
+        """Call ``take`` at these signals."""
         key = object()
         for number in numbers:
             self._takes.setdefault(number, {})[key] = take
@@ -139,11 +140,11 @@ class _Diversion:
                 self._end()
 
     def _listen(self) -> None:
-        # Again and again: uvloop has a new fd each time it is run, and asyncio places its own with each handler.
+        # Repeated, as uvloop sets a new fd for each run, and asyncio sets its own with each handler.
         self._take_place()
         self._place_fd()
         self.loop.add_reader(self._receiving, self._heard)
-        self._listening = self.loop.call_later(_LOOK, self._listen)
+        self._listening = self.loop.call_later(_CHECK, self._listen)
 
     def _take_place(self) -> None:
         for number in self._takes:
@@ -160,8 +161,8 @@ class _Diversion:
 
     def _heard(self) -> None:
         self._place_fd()
-        byte = self._receiving.recv(1)  # one at a time: what the loop does at it may change what the next one means
-        taken = [take() for take in tuple(self._takes.get(byte[0], {}).values())]  # each is asked
+        byte = self._receiving.recv(1)  # one at a time: the loop's reaction to it may change what the next one means
+        taken = [take() for take in tuple(self._takes.get(byte[0], {}).values())]  # calls every listener
         if any(taken):
             return
         self._pass_on(byte)
@@ -170,7 +171,7 @@ class _Diversion:
             self._pause(self.loop.time() + _PAUSE)
 
     def _pause(self, until: float) -> None:
-        # In each step: the loop may be run again in any of them, and uvloop hears of what comes until the fd is ours.
+        # In each step, as any of them may end the loop's run and a new run of uvloop takes the fd back.
         self._place_fd()
         if self.loop.time() < until:
             self._listening = self.loop.call_soon(self._pause, until)
@@ -190,11 +191,11 @@ class _Diversion:
     def _end(self) -> None:
         del _diversions[self.loop]
         self._stop_listening()
-        self._place_fd()  # so that the loop's is known
+        self._place_fd()  # updates self._loops
         signal.set_wakeup_fd(self._loops, warn_on_full_buffer=False)
         with contextlib.suppress(BlockingIOError):
             while True:
-                self._pass_on(self._receiving.recv(64))  # what has come and was not heard
+                self._pass_on(self._receiving.recv(64))  # signals that were not read yet
         self._receiving.close()
         self._sending.close()
 
@@ -203,7 +204,7 @@ _diversions: Final[dict[asyncio.AbstractEventLoop, _Diversion]] = {}
 
 
 def _diversion() -> _Diversion:
-    """That of the running loop."""
+    """The diversion of the running loop."""
     loop = asyncio.get_running_loop()
     if loop not in _diversions:
         _diversions[loop] = _Diversion(loop)
@@ -211,7 +212,7 @@ def _diversion() -> _Diversion:
 
 
 def _beneath(number: int) -> object:
-    """The handler that is there, beneath ours."""
+    """The handler beneath ours."""
     handler: object = signal.getsignal(number)
     while isinstance(handler, _Shared):
         handler = handler.there
@@ -219,7 +220,7 @@ def _beneath(number: int) -> object:
 
 
 def _replace(number: int, old: object, new: Any) -> None:
-    """Also beneath ours. Where somebody has placed another one instead, that stays."""
+    """Replace a handler, also beneath ours. If other code has set another one instead, that stays."""
     there: object = signal.getsignal(number)
     if there is old:
         _place(number, new)
@@ -234,8 +235,8 @@ def _is_placed(number: int, handler: object) -> bool:
 
 
 def _is_a_loops(handler: object) -> bool:
-    """Whether ``add_signal_handler`` of asyncio's or uvloop's event loop has placed it, or the running loop's diversion
-    stands in its place."""
+    """Whether it was set by ``add_signal_handler`` of asyncio's or uvloop's event loop, or is the diversion of the
+    running loop, which has replaced such a handler."""
     if isinstance(handler, _Diversion):
         return handler.loop is asyncio.get_running_loop()
     return callable(handler) and (getattr(handler, "__module__", "") or "").partition(".")[0] in ("asyncio", "uvloop")
@@ -244,4 +245,4 @@ def _is_a_loops(handler: object) -> bool:
 def _place(number: int, handler: object) -> None:
     signal.signal(number, handler)  # type: ignore[arg-type]
     if sys.platform != "win32":
-        signal.siginterrupt(number, False)  # as event loops do: system calls go on after it
+        signal.siginterrupt(number, False)  # system calls are restarted, as with event loops' handlers

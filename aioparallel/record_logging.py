@@ -1,5 +1,5 @@
-"""Which record a log line is about: fields on each line that a handler logs, and on the library's own lines about
-records. ``docs/health.md`` has a program.
+"""Fields of the record on log lines: on those that a handler logs and on the library's own. ``docs/health.md`` has a
+program.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ _HASHED: Final = 16  # hexadecimal digits
 
 
 async def name_records(record: Any, call_next: CallNext) -> object:
-    """Middleware: all that is logged while the handler runs, by the handler, what it calls and the tasks that it makes,
-    is about its record, for :class:`RecordFilter`; of a batch about the first. The first of the middleware, so that the
-    others' lines are named, too."""
+    """Middleware: log lines of the handler, of what it calls and of tasks that it creates get the fields of its record
+    from :class:`RecordFilter`; of a batch those of the first record. Put it first, so that it covers other middleware.
+    """
     first = record[0] if isinstance(record, Batch) else record
     if not isinstance(first, Record):
         return await call_next(record)
@@ -37,7 +37,7 @@ async def name_records(record: Any, call_next: CallNext) -> object:
 
 @contextlib.contextmanager
 def about(record: Record[Any, Any]) -> Iterator[None]:
-    """Lines within are about this one."""
+    """Log lines within the block belong to this record."""
     token = _ABOUT.set(record)
     try:
         yield
@@ -46,18 +46,18 @@ def about(record: Record[Any, Any]) -> Iterator[None]:
 
 
 def coordinates(record: Record[Any, Any] | Call) -> dict[str, object]:
-    """Where it is, of a batch the first, for ``extra``."""
+    """Topic, partition and offset for ``extra``; of a batch those of its first record."""
     topic, partition = record.topic_partition
     return {"topic": topic, "partition": partition, "offset": record.offset}
 
 
 class RecordFilter(logging.Filter):
-    """Puts ``topic``, ``partition``, ``offset``, ``attempt`` and, if asked, ``key`` on each line about a record, where
-    the line has none of its own. For a handler of logging (``handler.addFilter(...)``): there it sees the lines of all
-    loggers. Needs :func:`name_records` for the lines of handlers of records; drops no line.
+    """Adds ``topic``, ``partition``, ``offset``, ``attempt`` and optionally ``key`` to log lines about a record, unless
+    a line has its own. Add it to a handler of logging (``handler.addFilter(...)``), so that it sees the lines of all
+    loggers. Lines of record handlers need :func:`name_records`. Drops no line.
 
-    ``keys``: ``"omit"``: none; ``"hash"``: 16 hexadecimal digits of the BLAKE2b hash of the key's bytes, the same for
-    the same key; ``"clear"``: as text where it is text. Keys may tell of people.
+    ``keys``: ``"omit"``: no key; ``"hash"``: 16 hexadecimal digits of the BLAKE2b hash of the key's bytes; ``"clear"``:
+    the key as text. Keys may be personal data.
 
     Raises ConfigurationError for another ``keys``.
     """
@@ -68,7 +68,7 @@ class RecordFilter(logging.Filter):
         self._keys = keys
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """See the class. Always True."""
+        """Adds the fields. Returns True."""
         named = _ABOUT.get()
         if named is None:
             return True

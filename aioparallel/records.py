@@ -1,4 +1,4 @@
-"""What travels: the record a handler sees, what it may return to be produced, and where records stand."""
+"""The record that a handler gets, the outputs that it returns, and names of positions in the log."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from aioparallel.engine.sources import Source
     from aioparallel.history import History
 
-    # Covariant, so that a Record made with a key fits where any Record is wanted.
+    # Covariant: a Record with a typed key is accepted as Record[Any, Any].
     K_co = TypeVar("K_co", default=bytes | None, covariant=True)
     V_co = TypeVar("V_co", default=bytes | None, covariant=True)
 else:
@@ -41,13 +41,13 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 def size_of_headers(headers: Headers) -> int:
-    """Their names and values, in bytes."""
+    """Bytes of names and values."""
     return sum([len(name) + (0 if value is None else len(value)) for name, value in headers])
 
 
 def raw_name(name: str) -> bytes | None:
-    """The bytes of a header's name that is not UTF-8, of a record as it was read: what did not fit is in it as lone
-    surrogates (``surrogateescape``, PEP 383). None: it is a plain text."""
+    """The bytes of a header's name that is not UTF-8; None for a valid one. Decoding has kept invalid bytes as lone
+    surrogates (``surrogateescape``, PEP 383)."""
     try:
         name.encode()
     except UnicodeEncodeError:
@@ -56,12 +56,12 @@ def raw_name(name: str) -> bytes | None:
         return None
     try:
         return name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:  # surrogates that no bytes have become: nothing that was read has them
+    except UnicodeEncodeError:  # other surrogates, which decoding cannot have made
         return name.encode("utf-8", "surrogatepass")
 
 
 def readable_name(name: str) -> str:
-    """A header's name as a plain text, bytes that are not UTF-8 as ``\\xff``."""
+    """A header's name for people, with bytes that are not UTF-8 as ``\\xff``."""
     raw = None if name.isascii() else raw_name(name)
     return name if raw is None else raw.decode("utf-8", "backslashreplace")
 
@@ -77,36 +77,36 @@ class TopicPartition(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where a record stood first, before it went through retry topics."""
+    """The first place of a record that went through retry topics."""
 
     topic: str
     partition: int
     offset: int
     timestamp: int
-    """Milliseconds since the epoch; -1: the record had none."""
+    """Milliseconds since the epoch; -1 if the record has none."""
 
 
 class Failure(NamedTuple):
-    """One failed attempt, without the exception object: that would keep the handler's frames alive."""
+    """One failed attempt, without the exception object, which would keep the handler's frames alive."""
 
     at: float
     """Seconds since the epoch."""
     type: str
-    """The exception's class with its module, ``"builtins.ValueError"`` being ``"ValueError"``."""
+    """The exception's class with its module; without it for builtins."""
     message: str
-    """Its text, at most 1,000 characters of it."""
+    """The exception's text, at most 1,000 characters."""
 
 
 @dataclass(slots=True)
 class Outgoing:
     """A record to be produced, as a handler returns it.
 
-    ``topic``: where to. ``key``, ``value``: bytes, or None. ``headers``: pairs of name and bytes; a name that was read
-    from bytes which are not UTF-8 (UndecodableRecord) is written as these.
-    ``partition``: None lets the key decide, as Kafka's own producers do (murmur2); a record without a key goes to
-    any partition. ``timestamp``: milliseconds since the epoch; None is the time of sending.
+    ``topic``: its topic. ``key``, ``value``: bytes or None. ``headers``: pairs of name and bytes. A name with
+    surrogates from an UndecodableRecord is written as the bytes it was read from.
+    ``partition``: None chooses it by the key like Kafka's Java producer (murmur2); a record without key goes to any
+    partition. ``timestamp``: milliseconds since the epoch; None: the time of sending.
 
-    Raises TypeError at once for anything else, naming it. It may be changed until it is handed over, where it is
+    Raises TypeError at once for wrong types. Attributes may be changed until the handler returns it; then they are
     checked again.
     """
 
@@ -119,7 +119,7 @@ class Outgoing:
 
     def __post_init__(self) -> None:
         value, key = self.value, self.key
-        # Most are right, and there may be many: a closer look only at those that may be wrong.
+        # For speed, only outputs that may be wrong are checked in detail.
         if (
             type(self.topic) is not str
             or not self.topic
@@ -132,13 +132,13 @@ class Outgoing:
             _check_outgoing(self)
 
     check = __post_init__
-    """Raises TypeError for what cannot be produced."""
+    """Raises TypeError for attributes that cannot be produced."""
 
 
 def _check_outgoing(outgoing: Outgoing) -> None:
     topic: object = outgoing.topic
     if not (isinstance(topic, str) and topic):
-        raise TypeError(f"Outgoing(topic={topic!r}): the topic's name, a text that is not empty")
+        raise TypeError(f"Outgoing(topic={topic!r}): must be the topic's name, a text that is not empty")
     parts: tuple[tuple[str, object], ...] = (("value", outgoing.value), ("key", outgoing.key))
     for name, found in parts:
         if not isinstance(found, bytes | None):
@@ -167,12 +167,12 @@ def _is_header(header: object) -> bool:
 
 
 class Produced(NamedTuple):
-    """Where the broker has put an :class:`Outgoing`."""
+    """Where the broker has stored an :class:`Outgoing`."""
 
     topic: str
     partition: int
     offset: int
-    """-1 when the broker acknowledged a repeated batch whose offset it no longer knows."""
+    """-1 if the broker acknowledged a resent batch and no longer knows its offset."""
     timestamp: int
     """Milliseconds since the epoch."""
 
@@ -180,18 +180,18 @@ class Produced(NamedTuple):
 class Record(Generic[K_co, V_co]):
     """One Kafka record, as the handler sees it.
 
-    ``topic``, ``partition``, ``offset``: where it stands in the log.
-    ``key``, ``value``: raw bytes, or None where the record has none; with ``key_deserializer`` or
-    ``value_deserializer`` what these made of them, and then ``raw_key`` and ``raw_value`` are the bytes.
-    ``timestamp``: milliseconds since the epoch, as the log holds it; -1 where it holds none (message format 0).
-    ``headers``: pairs of name and raw bytes, in the log's order. No handler gets a record with a name that is not
-    UTF-8: it fails with UndecodableRecord.
+    ``topic``, ``partition``, ``offset``: its place in the log.
+    ``key``, ``value``: raw bytes, or None if the record has none. With ``key_deserializer`` or ``value_deserializer``
+    these are deserialised, and ``raw_key`` and ``raw_value`` are the bytes.
+    ``timestamp``: milliseconds since the epoch; -1 without one (message format 0).
+    ``headers``: pairs of name and raw bytes, in order. A record with a name that is not UTF-8 is never passed to a
+    handler: it fails with UndecodableRecord.
 
-    For type checkers it is generic: ``Record[str, Order]`` says what the deserialisers give; ``Record`` alone is
-    raw. A record compares by identity; its place in the log, ``(topic, partition, offset)``, names it for good.
-    The underscored slots belong to the engine: its session, the key of the lane it waits in (None: no order), the
-    record behind it there, its size in bytes, how often it was parked, and for the few that have one, what happened to
-    it so far.
+    Generic for type checkers: ``Record[str, Order]`` has the types that deserialisers return; ``Record`` is raw.
+    Records compare by identity; ``(topic, partition, offset)`` identifies one permanently.
+
+    The underscored slots belong to the engine: the record's source (one assignment of its partition), the key of its
+    lane (None: no order), the next record in the lane, its size in bytes, how often it was parked, and its history.
     """
 
     __slots__ = (
@@ -249,57 +249,58 @@ class Record(Generic[K_co, V_co]):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition this record came from."""
+        """The record's partition."""
         return TopicPartition(self.topic, self.partition)
 
     @property
     def place(self) -> str:
-        """Where it stands, for people."""
+        """Topic, partition and offset as text."""
         return f"{self.topic}-{self.partition} offset {self.offset}"
 
     @property
     def attempt(self) -> int:
-        """1 at the first call of the handler, one more at each retry, those through retry topics included."""
+        """1 at the first call of the handler, plus 1 for each retry, also through retry topics."""
         history = self._history
         return 1 + self._parks + (history.attempts_before - history.idle_parks if history else 0)
 
     @property
     def first_failure(self) -> Failure | None:
-        """The first failed attempt; None when none has failed."""
+        """The first failed attempt; None if none has failed."""
         return self._history.first_failure if self._history else None
 
     @property
     def last_failure(self) -> Failure | None:
-        """The failed attempt before this one; None when none has failed."""
+        """The latest failed attempt; None if none has failed."""
         return self._history.last_failure if self._history else None
 
     @property
     def origin(self) -> Origin:
-        """Where the record stood first: its own place, or for one from a retry topic the place before that."""
+        """The record's first place: its own, or for a record of a retry topic its place before that."""
         if self._history and self._history.origin:
             return self._history.origin
         return Origin(self.topic, self.partition, self.offset, self.timestamp)
 
     @property
     def raw_key(self) -> bytes | None:
-        """The key's bytes, whatever a deserialiser made of them."""
+        """The key's bytes before deserialisation."""
         return self._raw[0] if hasattr(self, "_raw") else self.key  # type: ignore[return-value]
 
     @property
     def raw_value(self) -> bytes | None:
-        """The value's bytes, whatever a deserialiser made of them."""
+        """The value's bytes before deserialisation."""
         return self._raw[1] if hasattr(self, "_raw") else self.value  # type: ignore[return-value]
 
     def defer(self, timeout: float) -> Deferral:
-        """Let the record go on after the handler has returned, until the handle given back is told how it ended.
+        """Complete the record later than the handler's return, with the handle that this returns.
 
-        Until then the record counts as in flight and its lane waits. After ``timeout`` seconds from the handler's
-        return without a word it fails with ``DeferralTimeout``. To be called once an attempt, by the handler.
+        Until then the record counts as in flight and its lane waits. If the handle is not used within ``timeout``
+        seconds after the handler returned, the record fails with ``DeferralTimeout``. Call it once an attempt, in the
+        handler.
         """
         from aioparallel.deferral import defer  # noqa: PLC0415 - records know the engine for types only
 
         return defer(self, timeout)
 
     def __repr__(self) -> str:
-        # No value and no key: they may be large, or secret.
+        # Key and value may be large or secret.
         return f"<Record {self.place} attempt {self.attempt}>"

@@ -1,4 +1,4 @@
-"""What handlers share: clients and pools that are opened with the consumer and closed with it."""
+"""Resources of handlers: clients and pools that are opened and closed with the consumer."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# Seconds that closing one of them may take.
+# Most seconds to close a resource.
 _CLOSE_TIMEOUT = 10.0
-# Seconds that it has to end after it was cancelled, when that time is up.
+# Further seconds to end after the cancellation at that time-out.
 _CANCEL_GRACE = 0.5
 _reachable: ContextVar[Mapping[str, object]] = ContextVar("aioparallel_resources")
 
 
 def resource(name: str, kind: type[T] = object) -> T:  # type: ignore[assignment]
-    """A resource of the consumer whose handler (middleware, dead-letter function) calls this.
+    """A resource of the consumer, for its handlers, middleware and dead-letter functions.
 
-    ``kind``: its class, for type checkers and checked. Raises ConsumerStateError when there is no such resource, or it
-    is of another class.
+    ``kind``: the expected class, also for type checkers. Raises ConsumerStateError if there is no such resource or it
+    has another class.
     """
     found = _reachable.get({})
     if name not in found:
@@ -48,8 +48,7 @@ def resource(name: str, kind: type[T] = object) -> T:  # type: ignore[assignment
 
 
 def reach(opened: Mapping[str, object]) -> None:
-    """Let :func:`resource` find these in the current context, and in those copied from it; beside those that can be
-    found there already, of a handler that this is within."""
+    """Let :func:`resource` find these in the current context and its copies, in addition to those it finds already."""
     _reachable.set({**_reachable.get({}), **opened})
 
 
@@ -62,42 +61,41 @@ class Resources:
         self.opened: dict[str, object] = {}
 
     async def open(self, timeout: float) -> None:
-        """Open all, in their order, each within ``timeout`` seconds. What fails names the resource; closing what is
-        open is up to the caller."""
+        """Open all in order, each within ``timeout`` seconds. An error names its resource; the caller closes the others
+        then."""
         for name, factory in self._factories.items():
             lifetime = _Lifetime(name, factory)
             self._open.append(lifetime)
             self.opened[name] = await lifetime.open(timeout)
 
     async def close(self) -> None:
-        """Close all, the last first; what goes wrong is logged. Each has its deadline, also one that ignores being
-        cancelled."""
+        """Close all in reverse order and log errors. Each has a deadline, even one that ignores its cancellation."""
         while self._open:
             await self._open.pop().close()
 
     def reach(self) -> None:
-        """:func:`reach` for these."""
+        """Let :func:`resource` find these in the current context."""
         reach(self.opened)
 
 
 class _Lifetime:
-    """One resource, opened and closed in one task of its own: task groups and cancel scopes need that, and no
-    cancellation of those who open and close the consumer reaches into its closing."""
+    """Opens and closes a resource in one task of its own: task groups and cancel scopes require one task, and a
+    cancellation of the consumer's start or end must not reach the closing."""
 
     def __init__(self, name: str, factory: Resource) -> None:
         self._name = name
         self._factory = factory
-        self._unwanted = asyncio.Event()
+        self._closing = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, timeout: float) -> object:
-        """The opened resource. Raises what opening it raises, or TimeoutError, also where it ignores its deadline."""
+        """The opened resource. Raises the error of opening, or TimeoutError, also if it ignores its cancellation."""
         loop = asyncio.get_running_loop()
         opened: asyncio.Future[tuple[object, BaseException | None]] = loop.create_future()
         self._task = loop.create_task(self._live(timeout, opened), name=f"aioparallel-resource-{self._name}")
         try:
-            # Not the future itself: a cancellation of this wait is none of it. In time it is cancelled within its task;
-            # one that ignores that is left to close().
+            # wait() does not pass a cancellation on to the future. At the time-out the task is cancelled from within;
+            # if it ignores that, close() handles it.
             done, _ = await asyncio.wait((opened,), timeout=timeout + _CANCEL_GRACE)
         except asyncio.CancelledError:
             self._task.cancel()  # close() waits for it
@@ -115,13 +113,13 @@ class _Lifetime:
         return value
 
     async def close(self) -> None:
-        """Returns when it is closed, or its time is up."""
+        """Returns when the resource is closed, or at the time-out."""
         assert self._task is not None
-        self._unwanted.set()
+        self._closing.set()
         done, _ = await asyncio.wait((self._task,), timeout=_CLOSE_TIMEOUT + _CANCEL_GRACE)
         if not done:
             logger.error(
-                "resource %r did not close within %g s, and ignores that it was cancelled; it is left behind",
+                "resource %r did not close within %g s and ignores its cancellation; it is left behind",
                 self._name,
                 _CLOSE_TIMEOUT,
                 extra={"action": "resource_close_failed"},
@@ -145,16 +143,16 @@ class _Lifetime:
             opened.set_result((None, error))
             return
         opened.set_result((value, None))
-        with contextlib.suppress(asyncio.CancelledError):  # the loop is shutting down: close it now
-            await self._unwanted.wait()
+        with contextlib.suppress(asyncio.CancelledError):  # the loop shuts down: close it now
+            await self._closing.wait()
         try:
             async with asyncio.timeout(_CLOSE_TIMEOUT):
                 await manager.__aexit__(None, None, None)
-        except (Exception, asyncio.CancelledError):  # the last is its own, or the loop shuts down
+        except (Exception, asyncio.CancelledError):  # cancelled by its own code, or by the loop's shutdown
             logger.exception("resource %r did not close", self._name, extra={"action": "resource_close_failed"})
 
 
 def _checked(manager: object) -> AbstractAsyncContextManager[object]:
     if isinstance(manager, AbstractAsyncContextManager):
         return manager
-    raise TypeError(f"its function made {kind_of(manager)}, which is no async context manager")
+    raise TypeError(f"its function returned {kind_of(manager)}, not an async context manager")

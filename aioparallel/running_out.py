@@ -1,4 +1,4 @@
-"""Errors that say what the process, or its machine, has run out of: file descriptors, memory, threads, disk."""
+"""Finds out whether an error means that the process is out of file descriptors, memory, threads or disk."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ __all__ = ["out_of_resources", "shortage_of"]
 _NUMBERS: Final = frozenset(
     {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)}
 )
-_NO_THREAD: Final = "can't start new thread"  # CPython's text; it has no class of its own
-# Errors of one chain that are looked at: chains may be circles.
+_NO_THREAD: Final = "can't start new thread"  # the text of CPython's RuntimeError
+# Most errors of a chain to check: a chain may be circular.
 _DEEPEST: Final = 100
-# Seconds until a record is tried again, and by what part they vary: all would ask for what is short at once.
+# Seconds until a record is tried again, and the part by which they vary so that records do not retry at once.
 _LATER, _SPREAD = 1.0, 0.5
 
 
 def shortage_of(error: BaseException) -> str | None:
-    """What was short, in the words of the system, where this error says so, or one that it comes of; None: nothing.
-    Of an error's own text nothing is taken: it may hold anything."""
+    """The system's description of what was short, if this error or one of its causes reports that; else None. Texts of
+    errors are not used, as they may hold anything."""
     left: list[BaseException] = [error]
     for _ in range(_DEEPEST):
         if not left:
             break
         one = left.pop()
-        if (what := _said_by(one)) is not None:
+        if (what := _shortage_in(one)) is not None:
             return what
         if isinstance(one, BaseExceptionGroup):
             left.extend(one.exceptions)
-        came_of = one.__cause__ if one.__suppress_context__ else one.__cause__ or one.__context__
-        if came_of is not None:
-            left.append(came_of)
+        cause = one.__cause__ if one.__suppress_context__ else one.__cause__ or one.__context__
+        if cause is not None:
+            left.append(cause)
     return None
 
 
-def _said_by(error: BaseException) -> str | None:
+def _shortage_in(error: BaseException) -> str | None:
     if isinstance(error, OutOfResources):
         return error.what
-    if isinstance(error, socket.gaierror):  # numbers of its own; and the system's resolver does not say why
+    if isinstance(error, socket.gaierror):  # the resolver hides the system's error
         return _no_socket()
     if isinstance(error, OSError):
         return _named(error)
@@ -57,12 +57,12 @@ def _is_no_thread(*args: object) -> bool:
 
 
 def _named(error: OSError) -> str | None:
-    # Of any type: it is the first of two arguments, whatever these are.
+    # errno is the first of two arguments, of any type.
     return os.strerror(error.errno) if type(error.errno) is int and error.errno in _NUMBERS else None
 
 
 def _no_socket() -> str | None:
-    """Why there is no socket to be had just now."""
+    """Why a socket cannot be created now; None if it can."""
     try:
         socket.socket().close()
     except OSError as error:
@@ -71,7 +71,7 @@ def _no_socket() -> str | None:
 
 
 def out_of_resources(error: Exception) -> OutOfResources | None:
-    """In place of this error, where it comes of a shortage. What a handler has decided about its record stays."""
+    """The error to use instead if this one comes from a shortage. Decisions of the handler about its record stay."""
     if isinstance(error, OutOfResources):
         return error
     if isinstance(error, RetryLater | Reject | UndecodableRecord):

@@ -1,6 +1,6 @@
-"""``python -m benchmarks``: runs the cases, checks them, and writes results after each of them. See README.md.
+"""``python -m benchmarks``: runs cases, checks them, and writes results after each. See README.md.
 
-``python -m benchmarks compare REV [REV]``: two commits side by side.
+``python -m benchmarks compare REV [REV]`` compares two commits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 QUICK_SCALE: Final = 20
 COUNTED: Final = "ajl"
-"""Groups whose instructions a record are counted, without Kafka."""
+"""Groups for which instructions per record are counted, without Kafka."""
 ROUNDS: Final = 6
 WIDTH: Final = 3.0
 """Percent."""
@@ -55,12 +55,12 @@ SCRIPTS: Final[dict[str, Callable[[Case, Arena], Awaitable[Result]]]] = {
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser("python -m benchmarks", description=(__doc__ or "").replace("``", ""))
     letters = "; ".join(f"{letter}: {title}" for letter, title in GROUPS.items())
     parser.add_argument("--cases", default="".join(GROUPS), help=f"letters of the groups of cases. {letters}")
     parser.add_argument("--only", action="append", default=[], help="only this contestant; may be given several times")
-    parser.add_argument("--no-peers", action="store_true", help="without those that need Java or an environment")
+    parser.add_argument("--no-peers", action="store_true", help="without those that need Java or a virtual environment")
     parser.add_argument("--rounds", type=int, help="warm rounds after the cold one, at least (default 6; --quick: 1)")
     parser.add_argument(
         "--width",
@@ -70,13 +70,13 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
         help="more rounds until the interval of each case's ratio is narrower (default 3 %%)",
     )
     parser.add_argument(
-        "--seconds", type=float, help="for the further rounds of a case, at most (default 60; --quick: 0)"
+        "--seconds", type=float, help="most seconds for further rounds of a case (default 60; --quick: 0)"
     )
-    parser.add_argument("--quick", action="store_true", help="some cases, a twentieth of the records: does it work?")
-    parser.add_argument("--seed", type=int, default=2013, help="for keys and sleeps: the same seed, the same records")
-    parser.add_argument("--bootstrap-servers", help="this running broker instead of a new Apache Kafka")
+    parser.add_argument("--quick", action="store_true", help="some cases, a twentieth of the records, as a test")
+    parser.add_argument("--seed", type=int, default=2013, help="of keys and sleeps: the same seed, the same records")
+    parser.add_argument("--bootstrap-servers", help="a running broker to use instead of a new Apache Kafka")
     parser.add_argument("--output", type=Path, help="folder of the results (default: results/latest, or results/quick)")
-    parser.add_argument("--report", action="store_true", help="only write report, plots and pages anew")
+    parser.add_argument("--report", action="store_true", help="only write report, plots and pages again")
     found = parser.parse_args(arguments)
     found.scale = QUICK_SCALE if found.quick else 1
     found.rounds = (1 if found.quick else ROUNDS) if found.rounds is None else found.rounds
@@ -96,7 +96,7 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 @contextlib.asynccontextmanager
 async def broker(asked: str | None, say: Callable[[str], None]) -> AsyncIterator[tuple[str, str]]:
-    """Its address, and what the results say about it."""
+    """The broker's address, and its description for the results."""
     if asked is not None:
         yield asked, "a running one, given with --bootstrap-servers"
         return
@@ -105,7 +105,7 @@ async def broker(asked: str | None, say: Callable[[str], None]) -> AsyncIterator
 
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Result]:
-    """Everything; results are written after each case. What is measured stays also when this is cancelled."""
+    """Run all cases. Results are written after each, so they are kept if this is cancelled."""
     end_on_sigterm()
     results = [] if is_full(asked) else report.read(asked.output)
     cases = chosen(asked.cases, asked.only, quick=asked.quick, scale=asked.scale)
@@ -124,7 +124,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Res
             try:
                 found = await measure(together, arena)
             except Exception as error:
-                # It must not take the other cases with it; it is said in the results, and the exit code tells.
+                # Other cases go on; the results and the exit code report the failure.
                 log.exception("case failed", extra={"case": together[0].name})
                 problems = [f"not measured: {error!r}"]
                 found = [Result(case.group, case.name, case.title, problems=problems) for case in together]
@@ -138,7 +138,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None]) -> list[Res
 
 
 async def measure(together: Sequence[Case], arena: Arena) -> list[Result]:
-    """By the script of the cases, or in rounds."""
+    """Measure cases by their script, or in rounds."""
     script = SCRIPTS.get(together[0].script)
     if script:
         return [await script(case, arena) for case in together]
@@ -150,7 +150,7 @@ async def measure(together: Sequence[Case], arena: Arena) -> list[Result]:
 
 
 async def instructions_of(case: Case) -> int | str:
-    """A record of ours, or why there are none: the rounds that were run stay."""
+    """Instructions per record of ours, or why they were not counted; the rounds count anyway."""
     try:
         counted = await instructions.count(case, [Revision("this checkout", ROOT)])
     except AioparallelError as error:
@@ -159,7 +159,7 @@ async def instructions_of(case: Case) -> int | str:
 
 
 def main() -> int:
-    """The exit code: 1 when a check failed, or something could not be measured."""
+    """Returns the exit code: 1 if a check failed or something could not be measured."""
     console = Console() if sys.stdout.isatty() else Console(width=160)
 
     def say(sentence: str) -> None:
@@ -169,7 +169,7 @@ def main() -> int:
         return command.main(sys.argv[2:], console)
     asked = options(sys.argv[1:])
     asked.output.mkdir(parents=True, exist_ok=True)
-    # Kafka clients speak about what passes by itself; that belongs into a file, not between the lines.
+    # Kafka clients log conditions that pass by themselves: into a file, not between the output.
     logging.basicConfig(
         filename=asked.output / "bench.log", filemode="a" if asked.report else "w", level=logging.WARNING,
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
@@ -196,18 +196,18 @@ def main() -> int:
 
 
 def measured(asked: argparse.Namespace, say: Callable[[str], None]) -> bool:
-    """Run it; whether a check failed, or something could not be measured."""
+    """Run all cases. Returns whether a check failed or something could not be measured."""
     return any(result.failed for result in asyncio.run(run(asked, say)))
 
 
 def is_full(asked: argparse.Namespace) -> bool:
-    """Whether pages may be filled from it: every case and contestant of one run, at full size."""
+    """Whether pages may use its results: a run of all cases and contestants at full size."""
     every = set(asked.cases) == GROUPS.keys() and not asked.only and asked.bootstrap_servers is None
     return every and not asked.report and asked.scale == 1 and asked.rounds >= ROUNDS and asked.width <= WIDTH
 
 
 def publish(folder: Path) -> None:
-    """The results of a full run take the place of the one before."""
+    """Replace the published results by those of a full run."""
     for file in (*RESULTS.glob("?-*.svg"), RESULTS / "results.json", RESULTS / "results.md"):
         file.unlink(missing_ok=True)
     for file in (*folder.glob("?-*.svg"), folder / "results.json", folder / "results.md"):

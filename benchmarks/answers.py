@@ -1,4 +1,4 @@
-"""What a contestant's program answers: whether it is understood, and whether the benchmark can believe it."""
+"""Parses a contestant's answer, and checks whether its values are possible."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ NUMBERS: Final = ("seconds", "whole_seconds", "cpu_seconds")
 COUNTS: Final = ("round", "ended", "peak_memory")
 MOST: Final = 2**63 - 1
 LOOK: Final = 0.05
-"""Seconds between two looks at a log."""
+"""Seconds between two checks of a log."""
 TOLERANCE: Final = 0.05
-"""Seconds that a process may lose to others between an event and its clock."""
+"""Seconds that a process may lose to others between an event and reading its clock."""
 SHORT: Final = 1_000
-"""Microseconds by which a sleep may be short: uvloop's timers count whole milliseconds."""
+"""Microseconds by which a sleep may be short: uvloop's timers have a resolution of milliseconds."""
 
 
 def run_of(content: dict[str, Any]) -> Run:
-    """An answer, understood. Raises ValueError that says which figure is none."""
+    """Parse an answer. Raises ValueError that names a wrong value."""
 
     def wrong(name: str, what: str) -> NoReturn:
         raise ValueError(f"{name} is {content.get(name)!r:.100}, not {what}")
 
     if unknown := content.keys() - {*NUMBERS, *COUNTS, "stopped"}:
-        raise ValueError(f"it says {', '.join(sorted(unknown))}, which nobody asked for")
+        raise ValueError(f"it has unknown values: {', '.join(sorted(unknown))}")
     for name in NUMBERS:
         value = content.get(name)
         if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < MOST:
@@ -52,9 +52,9 @@ def run_of(content: dict[str, Any]) -> Run:
 
 
 class Watch:
-    """The benchmark's own clock over a run, from the order to the answer, with looks at the log that the run fills.
+    """Times a run by the benchmark's own clock, and watches the log that the run writes.
 
-    ``events``: how many it has in the end.
+    ``events``: number of events at the end.
     """
 
     def __init__(self, log: Path, events: int) -> None:
@@ -62,12 +62,12 @@ class Watch:
         self._ordered = time.monotonic()
         self._seen: float | None = None
         self.longest = math.inf
-        """Seconds that the run can have taken at most, once it is over."""
+        """Most seconds that the run can have taken, once it is over."""
         self.shortest = 0.0
-        """Seconds that passed between looks at a log that was begun and one that was not full."""
+        """Seconds for which the log was observed to have events without being complete."""
 
     async def look(self) -> None:
-        """Watch until it is cancelled."""
+        """Watch the log until cancelled."""
         while True:
             before, count = time.monotonic(), written(self._log)
             if count and self._seen is None:
@@ -77,30 +77,31 @@ class Watch:
             await asyncio.sleep(LOOK)
 
     def over(self) -> None:
-        """The answer is there."""
+        """Call it when the answer has arrived."""
         self.longest = time.monotonic() - self._ordered
 
 
 def unbelievable(
     run: Run, held: int | None, work: Work, workload: Workload, order: Lane, watch: Watch
 ) -> Iterator[str]:
-    """What cannot be true of the figures. ``held``: records that its log has behind them, None where nobody writes one.
+    """Values that are impossible, as sentences. ``held``: number of records that the log has as handled; None without a
+    log.
 
-    A run that is stopped may end more records, while it closes, than it counts.
+    A stopped run may handle more records while it closes than it counts.
     """
     if not run.stopped and run.ended != work.records:
-        yield f"it says that {run.ended:,} of {work.records:,} records ended"
+        yield f"it reports that {run.ended:,} of {work.records:,} records ended"
     elif run.ended > (most := work.records if held is None else held):
-        yield f"it says that {run.ended:,} records ended, but only {most:,} did"
+        yield f"it reports that {run.ended:,} records ended, but only {most:,} did"
     if run.seconds > run.whole_seconds + TOLERANCE or run.whole_seconds > watch.longest + TOLERANCE:
         yield (
-            f"it says that it took {run.seconds:.3f} of {run.whole_seconds:.3f} s, but its answer came after"
+            f"it reports that it took {run.seconds:.3f} of {run.whole_seconds:.3f} s, but its answer came after"
             f" {watch.longest:.3f} s"
         )
-    # What is stopped goes on ending records while it closes, and they are seen.
+    # A stopped run goes on handling records while it closes, and the watch sees them.
     least = work.limit if run.stopped else watch.shortest
     if not run.stopped and held is not None and work.handler == "sleep":
         quick = replace(workload, sleeps=np.maximum(workload.sleeps, SHORT) - np.uint32(SHORT))
         least = max(least, quick.bound(order, work.concurrency * (work.batch or 1)) or 0.0)
     if run.seconds < least - TOLERANCE:
-        yield f"it says that it took {run.seconds:.3f} s, but it took {least:.3f} s at least"
+        yield f"it reports that it took {run.seconds:.3f} s, but it took {least:.3f} s at least"

@@ -1,8 +1,8 @@
-"""What ``in_threads`` and ``in_processes`` cost: ``python -m benchmarks.blocking``. Takes less than 90 seconds.
+"""The cost of ``in_threads`` and ``in_processes``: ``python -m benchmarks.blocking``. Takes less than 90 seconds.
 
-Threads: calls over sockets to a server in a process of its own, which answers each after 50 ms; 100 at once, through
-parallel_map and in_threads, and through a bare pool of 100 threads, in turn. Processes: a function that computes for
-about 5 ms, in this process, and in one or two others, item by item and in chunks.
+Threads: calls over sockets to a server in another process, which answers each after 50 ms; 100 at once, through
+parallel_map with in_threads and through a plain pool of 100 threads, in turn. Processes: a function that computes for
+about 5 ms, in this process and in one or two others, item by item and in chunks.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ ANSWER = 0.05
 ITEMS = 400
 CHUNK = 20
 TURNS = 60_000
-"""Of a loop that takes about 5 ms."""
+"""Steps of a loop that take about 5 ms."""
 LONGEST = 80.0
-"""Seconds; rounds that would begin later are left out."""
+"""Seconds; rounds that would begin later are skipped."""
 
 _own = threading.local()
 _port = 0
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("blocking", __doc__)
     return standalone.run("blocking", parser, parser.parse_args(), measure, beside="none")
 
 
 def measure(_: argparse.Namespace) -> Tables:
-    """Threads, then processes, then calls that do nothing."""
+    """Measure threads, then processes, then calls that do nothing."""
     began = time.perf_counter()
     with _server():
         threads = _threads(began)
@@ -58,9 +58,6 @@ def measure(_: argparse.Namespace) -> Tables:
         f"{ITEMS} items that compute for some milliseconds each": _processes(began),
         "A call that does nothing, one at a time": _nothing(),
     }
-
-
-# -- threads --------------------------------------------------------------------------------------------------------
 
 
 def _threads(began: float) -> list[Row]:
@@ -93,7 +90,7 @@ async def _count(handler: InThreads[int, int], at_once: int) -> int:
 
 
 def call(number: int) -> int:
-    """Over this thread's connection."""
+    """Call the server over this thread's connection."""
     connection: socket.socket | None = getattr(_own, "connection", None)
     if connection is None:
         connection = _own.connection = socket.create_connection(("127.0.0.1", _port))
@@ -129,9 +126,6 @@ def _serve(tell: Connection) -> None:
         await server.serve_forever()
 
     asyncio.run(serve())
-
-
-# -- processes ------------------------------------------------------------------------------------------------------
 
 
 def compute(number: int) -> int:
@@ -180,7 +174,7 @@ def nothing(number: int) -> int:
 
 
 def _nothing() -> list[Row]:
-    """What a call costs by itself."""
+    """The cost of a call alone."""
 
     async def calls(handler: Callable[[int], object], count: int) -> None:
         async for outcome in parallel_map(handler, range(count), max_concurrency=1):  # type: ignore[arg-type, var-annotated]

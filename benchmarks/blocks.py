@@ -1,4 +1,4 @@
-"""The text of every block of figures, by its name. Where a block stands: see pages.py."""
+"""The text of each generated block of figures, by name. pages.py puts them into pages."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ Results = Sequence[report.Measured]
 
 
 def figures(folder: Path) -> dict[str, str]:
-    """The text of every block, from the results in this folder. Raises AioparallelError when a file is something
-    else."""
+    """The text of each block, from the results in a folder. Raises AioparallelError for a file of another format."""
     results = report.read(folder)
     kept = {name: read(folder / f"{name}.json") for name in PROGRAMS}
     of_programs = {name: of_program(name, found) for name, found in kept.items()}
@@ -28,11 +27,8 @@ def figures(folder: Path) -> dict[str, str]:
     return {**of_cases, "missed": "\n\n".join(missed(results, missed_there)), **of_programs}
 
 
-# -- the last full run ----------------------------------------------------------------------------------
-
-
 def machine(results: Results) -> str:
-    """When and on what it was measured."""
+    """When and on which machine it was measured."""
     alike, sentences = report.by_facts(results), []
     for facts, together in alike.items():
         dates = sorted({one.facts.date.partition("T")[0] for one in together})
@@ -49,7 +45,7 @@ def machine(results: Results) -> str:
 
 
 def headline(results: Results) -> str:
-    """What a reader of README.md asks first."""
+    """The main table of README.md."""
     cases = {one.case.name: one.case for one in results}
     rows = [row(cases[name]) for name, row in HEADLINE if name in cases]
     return table(("case", "", "aioparallel", "Java Parallel Consumer", "to compare"), rows, 2, "---")
@@ -59,7 +55,7 @@ Line = tuple[str, str, str, str, str]
 
 
 def _row(unit: str, value: Callable[[Entry], str], beside: Mapping[str, str]) -> Callable[[Result], Line]:
-    """Values of contestants. ``beside``: those to compare with, and how a reader calls them."""
+    """A row with values of contestants. ``beside``: contestants to compare with, and their titles."""
 
     def row(case: Result) -> Line:
         def shown(contestant: str) -> str:
@@ -107,7 +103,7 @@ HEADLINE: Final[Sequence[tuple[str, Callable[[Result], Line]]]] = (
 
 
 def missed(results: Results, of_programs: Sequence[Row]) -> Iterator[str]:
-    """The goals that are not reached, those of the other programs too, and the cases that have no result."""
+    """Goals that are not reached, also those of the other programs, and cases without a result."""
     judgements = report.judged(results)
     short = [one for one in judgements if one.verdict in ("MISSED", "not measured")]
     if not judgements:
@@ -124,12 +120,12 @@ def missed(results: Results, of_programs: Sequence[Row]) -> Iterator[str]:
 
 
 def is_missed(row: Row) -> bool:
-    """A row of goals."""
+    """Whether a row of goals is missed."""
     return row["verdict"] == "MISSED"
 
 
 def goals(results: Results) -> str:
-    """Every goal with its verdict."""
+    """All goals with their verdicts."""
     judgements = report.judged(results)
     return "\n\n".join([report.counted(judgements), report.goals_table(judgements), *_left_out(results)])
 
@@ -141,7 +137,7 @@ def _left_out(results: Results) -> Iterator[str]:
 
 
 def without_goal(results: Results) -> str:
-    """Our rate over that of others in the cases that have no goal."""
+    """The ratio of our rate to others in cases without a goal."""
     judged = {case.name for case in CASES if case.goals}
     others = ("least", "ceiling", "getmany", "java")
     cases = [one.case for one in results if one.case.name not in judged and len(one.case.entries) > 1]
@@ -167,7 +163,7 @@ def batches(results: Results) -> str:
 
 
 def patterns(case: str, *columns: str) -> Callable[[Results], str]:
-    """Offset maps by the pattern of what is incomplete."""
+    """Offset maps by pattern of incomplete offsets."""
 
     def shown(results: Results) -> str:
         rows = [row for one in results if one.case.name == case for row in one.case.figures.get("patterns", ())]
@@ -181,18 +177,15 @@ def patterns(case: str, *columns: str) -> Callable[[Results], str]:
     return shown
 
 
-# -- programs of their own ------------------------------------------------------------------------------
-
-
 PROGRAMS: Final = (
     "deserializers", "parallel_map", "kmq", "priority", "transactions", "sql_store", "database", "http_clients",
     "blocking", "spark", "spark_latency", "spark_tuning",
 )  # fmt: skip
-"""Each keeps its figures in a file of its name, and fills the block of its name."""
+"""Programs of their own: each has a results file and a block with its name."""
 
 
 def of_program(name: str, kept: Kept | None) -> str:
-    """All its tables."""
+    """All tables of a program."""
     if kept is None:
         return f"Nothing is kept of it yet: `python -m benchmarks.{name}` measures it."
     facts = kept.facts

@@ -1,7 +1,7 @@
-"""The cases, as data: what the work is, who takes part, what the library is to reach, and what a reader has to know.
+"""The cases as data: their work, contestants, goals and remarks.
 
-(a) to (e) and (j) to (l) are rounds: all contestants do the same work in turns. (f), (h) and (i) are scripts, (g) is
-measured in one process.
+(a) to (e) and (j) to (l) are played in rounds: all contestants do the same work in turn. (f), (h) and (i) are scripts,
+(g) is measured in one process.
 """
 
 from __future__ import annotations
@@ -30,21 +30,20 @@ READERS: Final = ("ours", "getmany", "async-for", "task-per-record", "java", "ja
 SLEEPERS: Final = ("ours", "least", "ceiling", "task-per-record", "java", "java-256m", "faststream", "pyrallel")
 AGAINST_JAVA: Final = ("ours", "java")
 
-WHOLE_MILLISECONDS: Final = (0, 1_000, 2_000, 3_000, 4_000, 5_000)  # microseconds, as all sleeps below
+WHOLE_MILLISECONDS: Final = (0, 1_000, 2_000, 3_000, 4_000, 5_000)  # microseconds, like all sleeps below
 KEY_COUNTS: Final = (1, 2, 5, 10, 20, 50, 100, 1_000, 10_000)
-# (concurrency, records): with 100 ms each that is 5 seconds, or about what one core does in that time.
+# (concurrency, records): with 100 ms each this takes 5 seconds, or what one core handles in about that time.
 CONCURRENCIES: Final = ((10, 500), (100, 5_000), (1_000, 50_000), (20_000, 200_000))
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case before it is run. ``name``: its letter is the group. ``contestants``: in the order in which they are
-    shown.
+    """A case before it is run. ``name``: begins with the letter of its group. ``contestants``: in the order of the
+    report.
 
-    ``limit``: seconds, see ``Work.limit``. ``members``: processes of one group. ``quick``: whether it is in a quick
-    run. ``batch``: see ``Work.batch``. ``bounded_by``: the contestant that does the least possible: the smallest
-    program with the same waits. ``together``: cases of the same name run in the same rounds, so that they can be
-    compared.
+    ``limit``: seconds, see ``Work.limit``. ``members``: processes of one group. ``quick``: whether quick runs include
+    it. ``batch``: see ``Work.batch``. ``bounded_by``: the contestant that does the least possible work. ``together``:
+    cases with the same name here run in the same rounds, so that they can be compared.
     """
 
     name: str
@@ -65,17 +64,17 @@ class Case:
 
     @property
     def group(self) -> str:
-        """The letter."""
+        """The letter of the group."""
         return self.name[0]
 
     def smaller(self, scale: int) -> Case:
-        """With so many times fewer records, but no fewer than it takes to use all slots."""
+        """The case with fewer records, but enough to use all slots."""
         least = 5 * self.concurrency if self.handler == "sleep" and self.group == "e" else 1
         return replace(self, shape=replace(self.shape, records=max(self.shape.records // scale, least)))
 
 
 def throughput() -> Iterator[Case]:
-    """(a) What a record costs when its handler does nothing."""
+    """(a) The cost of a record whose handler does nothing."""
     shape, title = Shape(300_000, 2_000, 8), "No-op handler, 8 partitions, 2,000 keys, concurrency 100"
     goals = (
         Goal("KEY, no-op: rate ours / getmany", rate_over("getmany"), ">=", 0.45, 0.6),
@@ -89,8 +88,8 @@ def throughput() -> Iterator[Case]:
 
 
 def key_counts() -> Iterator[Case]:
-    """(b) How near to the bound the time comes that the order allows. With few keys there are fewer records: one after
-    the other they sleep for 2.5 ms each."""
+    """(b) How close the time is to the least time that the order allows. With few keys there are fewer records, as each
+    key's records sleep for 2.5 ms one after the other."""
     rows: list[tuple[str, int, Lane, str]] = [("b-partition", 20, "partition", "order by partition")]
     rows += [(f"b-key-{keys}", keys, "key", "order by key") for keys in KEY_COUNTS]
     rows += [("b-unordered", 20, "unordered", "no order")]
@@ -113,7 +112,7 @@ def key_counts() -> Iterator[Case]:
 
 
 def sleeping() -> Iterator[Case]:
-    """(c) Thousands of handlers waiting at once."""
+    """(c) Thousands of waiting handlers."""
     goals = (
         Goal("10 ms: rate ours / ceiling", rate_over("ceiling"), ">=", 0.85, 0.95),
         Goal("10 ms: rate ours / java", rate_over("java"), ">=", 2.0),
@@ -127,7 +126,7 @@ def sleeping() -> Iterator[Case]:
         return replace(found, together=f"c-{concurrency}")
 
     def no_op(concurrency: int, shape: Shape) -> Case:
-        """What a record costs that never suspends, beside what a sleep costs."""
+        """The cost of a record whose handler never suspends, for comparison."""
         title = f"No-op handler, 8 partitions, {shape.keys:,} keys, concurrency {concurrency:,}, order by key"
         name = f"c-no-op-{concurrency}"
         return Case(name, title, shape, concurrency=concurrency, quick=False, together=f"c-{concurrency}")
@@ -141,7 +140,7 @@ def sleeping() -> Iterator[Case]:
 
 
 def real_data() -> Iterator[Case]:
-    """(d) Keys as they come: some frequent, most not, some missing."""
+    """(d) Real keys: some frequent, most rare, some missing."""
     shape = Shape(FLIGHTS, 0, 8, (2_000,), "flights")
     title = "Flights of 2013 by tail number, handlers of 2 ms, 8 partitions, concurrency 1,000, order by key"
     contestants = ("ours", "least", "java")
@@ -149,7 +148,7 @@ def real_data() -> Iterator[Case]:
 
 
 def cost() -> Iterator[Case]:
-    """(e) Whether a record costs more with many keys, or with many handlers at once."""
+    """(e) Whether a record costs more with many keys or many concurrent handlers."""
     for keys in (1_000, 10_000, 100_000, 1_000_000):
         title = f"No-op handler, 8 partitions, {keys:,} keys, concurrency 100, order by key"
         goal = Goal("CPU a record, 1,000,000 keys / 1,000 keys", cpu_over("e-keys-1000"), "<=", 1.5)
@@ -177,7 +176,7 @@ def cost() -> Iterator[Case]:
 
 
 def latency() -> Iterator[Case]:
-    """(f) How long a record waits within the library, and from the producer to its handler."""
+    """(f) How long a record waits in the library, and from the producer to its handler."""
     shape = Shape(400_000, 2_000, 8)
     p99 = figure("arrival_to_handler_p99_ms")
     goals = (Goal("20,000 records/s: arrival to handler, p99", p99, "<=", 5.0, 2.0, "ms"),)
@@ -190,7 +189,7 @@ def latency() -> Iterator[Case]:
 
 
 def offset_maps() -> Iterator[Case]:
-    """(g) Time to write and read maps, how much fits, and how long their commit holds the event loop."""
+    """(g) Time to encode and decode maps, their density, and how long committing them blocks the event loop."""
     encode, decode = (
         Goal(f"100,000 offsets: slowest {what}", figure(f"{what}_ms"), "<=", 5.0, unit="ms")
         for what in ("encode", "decode")
@@ -220,7 +219,7 @@ def offset_maps() -> Iterator[Case]:
 
 
 def crash() -> Iterator[Case]:
-    """(h) What a crash repeats behind one stuck record."""
+    """(h) What is repeated after a crash behind one stuck record."""
     title = "A crash behind one stuck record"
     shape = Shape(100_000, 10_000, 1)
     yield Case("h-recovery", title, shape, ("ours", "by-hand"), concurrency=1_000, limit=120.0, script="crash")
@@ -251,7 +250,7 @@ def producing() -> Iterator[Case]:
 
 
 def decoding() -> Iterator[Case]:
-    """(k) Values that are decoded before the handler sees them."""
+    """(k) Values that are decoded before the handler."""
     title = "No-op handler, flights of 2013 decoded from JSON, 8 partitions, concurrency 100, order by key"
     contestants = ("ours", "getmany", "async-for", "task-per-record", "java")
     shape = Shape(FLIGHTS, 0, 8, source="flights")
@@ -259,7 +258,7 @@ def decoding() -> Iterator[Case]:
 
 
 def batching() -> Iterator[Case]:
-    """(l) Handlers that get many records at once."""
+    """(l) Handlers of many records."""
     shape, title = Shape(500_000, 100_000, 8), "No-op handler of 500 records at once, 8 partitions"
     contestants = ("ours", "getmany")
 
@@ -292,7 +291,7 @@ CASES: Final = tuple(case for make in _MAKERS for case in make())
 
 
 def sets(cases: Iterable[Case]) -> list[list[Case]]:
-    """Those that run in the same rounds together, in the order of the first of each."""
+    """Groups of cases that run in the same rounds, in the order of their first case."""
     found: dict[str, list[Case]] = {}
     for case in cases:
         found.setdefault(case.together or case.name, []).append(case)
@@ -300,7 +299,7 @@ def sets(cases: Iterable[Case]) -> list[list[Case]]:
 
 
 def chosen(letters: str, only: Collection[str], *, quick: bool, scale: int) -> list[Case]:
-    """The cases of these groups, with those contestants alone that are asked for; all where none is."""
+    """The cases of these groups with the given contestants; all of them if none is given."""
     found = []
     for case in CASES:
         contestants = tuple(name for name in case.contestants if not only or name in only)
@@ -326,45 +325,44 @@ GROUPS: Final = {
 
 REMARKS: Final = {
     "a": """\
-The work is the same for all, the promises are not. `faststream` keeps no order and is at most once: it commits what it
-has read, whatever becomes of it. `task-per-record` keeps no order either, and loses what runs in a crash. `pyrallel`
-was given the `poll_batch_size` that is best for the kind of handler (10,000 for those that return at once, 50 for those
-that wait), as its tuning guide advises; with its default it is several times slower. All other settings are
-defaults, but that `faststream` does without its log of each record, its injection of dependencies and its decoding.""",
+The work is the same for all, the guarantees are not. `faststream` keeps no order and is at most once: it commits what
+it has read, whatever becomes of it. `task-per-record` keeps no order either, and a crash loses running records.
+`pyrallel` has the `poll_batch_size` that is best for the kind of handler (10,000 for those that return at once, 50 for
+those that wait), as its tuning guide advises; with its default it is several times slower. All other settings are
+defaults, except that `faststream` runs without its log of each record, dependency injection and decoding.""",
     "c": """\
-`least` reads the same records with `getmany` into as many tasks, without an order, a ledger or commits of what is done.
-`ceiling` reads nothing from Kafka: as many tasks as the concurrency, which do nothing but sleep. In the peak memory are
-the benchmark's own plan and event log, of the same size for all that read.""",
+`least` reads the same records with `getmany` into as many tasks, without order, ledger or commits of completed records.
+`ceiling` reads nothing from Kafka: as many tasks as the concurrency, which only sleep. The peak memory includes the
+benchmark's own plan and event log, of the same size for all that read.""",
     "d": """\
-Flights without a tail number have no key. Here each of them is a lane of its own; for the Java library those of a
-partition are one lane and run one after the other.""",
+Flights without a tail number have no key. In aioparallel each of them is a lane of its own; in the Java library those
+of a partition are one lane and run one after the other.""",
     "e": """\
-At a concurrency of 10 or 100 the process is nearly idle, and what it does anyway (fetches, heartbeats, timers) falls on
-few records.""",
+At a concurrency of 10 or 100 the process is nearly idle, and its constant work (fetches, heartbeats, timers) is divided
+by few records.""",
     "f": """\
-Measured for each record: from the moment the Kafka client's `fetch` gave it out to the start of its handler, and from
-the moment before it was handed to the producer. The first two seconds of sending are told apart: processes warm up.
-Half of the highest rate is that of the same consumer with a backlog, just before, if the producer can pace that:
-`rate_seen` says what it did. Producer, broker and consumer share the machine.""",
+Measured for each record: from the time when the Kafka client's `fetch` returned it to the start of its handler, and
+from the time before it was passed to the producer. The first two seconds of sending are reported separately, as
+processes warm up. Half of the highest rate refers to the same consumer with a backlog, just before; if the producer
+cannot send at that rate, `rate_seen` has the actual one. Producer, broker and consumer share the machine.""",
     "g": """\
-`g-hold` commits maps of 10,000 offsets, by turns one of each pattern of `g-time`; the figures `full_...` are the same
-with maps of about 4,000 characters, as large as Kafka takes.""",
+`g-hold` commits maps of 10,000 offsets with the patterns of `g-time` in turn; the figures `full_...` are the same with
+maps of about 4,000 characters, as large as Kafka accepts.""",
     "h": """\
-When everything that can be done behind a stuck record is done and committed, the consumer is killed (SIGKILL) and
-started again; now the stuck record ends at once too. `repeated` are records whose handler had ended and ran again.
-Compare `seconds_from_first_handler`, from the first handler after the restart to lag 0: `seconds_to_recover` counts
-from the restart, with the start of Python and the seconds in which the broker waits for the dead member in it.""",
+When everything possible behind a stuck record is handled and committed, the consumer is killed (SIGKILL) and started
+again; now the stuck record ends at once. `repeated` are records whose handler had ended and ran again. Compare
+`seconds_from_first_handler`, from the first handler after the restart to lag 0: `seconds_to_recover` counts from the
+restart, including the start of Python and the seconds for which the broker waits for the dead member.""",
     "i": """\
-Rates are of all members together, from the moment when they are let go; what the Kafka client has read ahead by then,
-at most 1 MiB of a partition, is not paid for. All share the machine with the broker: more members than cores cannot be
-faster.""",
+Rates are of all members together, from their common start. What the Kafka client has fetched by then, at most 1 MiB of
+a partition, costs nothing later. All share the machine with the broker: more members than cores cannot be faster.""",
     "j": """\
-`producer` reads nothing while the clock runs: it sends the same records with `AIOKafkaProducer`, idempotent as all are,
+`producer` reads nothing while the clock runs: it sends the same records with `AIOKafkaProducer`, idempotent like all,
 and waits for the acknowledgements at its end. Ours ends with the last acknowledgement, Java with the last callback.""",
     "k": """\
 All in Python decode with `aioparallel.deserializers.from_json` (Python's `json`), Java with Gson.""",
     "l": """\
-`getmany` gives its handler each list of records as it comes, of one partition, without an order but the partition's and
-without a commit of its own. `ceiling` is the same number of calls that only sleep.""",
+`getmany` passes each list of records that it reads, of one partition, to its handler, in order of the partition and
+without commits of its own. `ceiling` is the same number of calls that only sleep.""",
 }
-"""What a reader has to know of a group's figures, to be fair."""
+"""What a reader must know to judge a group's figures."""

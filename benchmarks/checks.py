@@ -1,7 +1,7 @@
-"""What is wrong with a run: the order of records, their completeness, its output, and the committed offsets.
+"""Checks a run: the order of records, their completeness, its output, and the committed offsets.
 
-Everything is computed on whole arrays, so that the checks of half a million records take a fraction of a second. Only
-across a crash the public checker says what order is left.
+Everything is computed on arrays, so checking half a million records takes a fraction of a second. Only the order across
+a crash is checked by the public checker.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ __all__ = ["check_commits", "check_events", "check_lives", "check_output"]
 
 SHOWN_BYTES: Final = 40
 SHOWN: Final = 3
-"""Problems of one kind that are told one by one."""
+"""Problems of one kind that are listed."""
 
 
 class Planned:
-    """The records of a workload, numbered through all partitions."""
+    """The records of a workload, numbered across all partitions."""
 
     def __init__(self, workload: Workload) -> None:
         self.counts = np.array([len(places) for places in workload.places])
@@ -40,17 +40,17 @@ class Planned:
         return len(self.keys)
 
     def numbers(self, partitions: Integers, offsets: Integers) -> Integers:
-        """Of records by their places; -1 for those that the topic does not have."""
+        """Numbers of records by place; -1 if the topic has no such record."""
         there = partitions < len(self.counts)
         partitions = np.where(there, partitions, 0)
         return np.where(there & (offsets < self.counts[partitions]), self.firsts[partitions] + offsets, -1)
 
     def partitions(self, numbers: Integers) -> Integers:
-        """Where they are."""
+        """Partitions of records."""
         return np.searchsorted(self.firsts, numbers, "right") - 1
 
     def name(self, number: int) -> str:
-        """Its place and key."""
+        """Place and key of a record."""
         partition = int(np.searchsorted(self.firsts, number, "right")) - 1
         key = self._names[self.keys[number]]
         return f"partition {partition}, offset {number - self.firsts[partition]} (key {key!r})"
@@ -59,12 +59,11 @@ class Planned:
 def check_events(
     seen: Evidence, workload: Workload, order: Lane, *, ends: bool = True, missing: bool = False, cut: bool = False
 ) -> list[str]:
-    """What is wrong with what the handlers of a process did, in sentences that name partition, offset and key; empty
-    if nothing is: each record once, each end behind its beginning, the records of a lane one after the other and by
-    ascending offset.
+    """Problems of a process's handlers, as sentences with partition, offset and key. Each record must be handled once,
+    each end must follow its beginning, and the records of a lane must run one after the other by offset.
 
-    ``ends``: whether handlers wrote that they ended; those that return at once say only that they began. Records may be
-    ``missing`` where a run was stopped, or others had them; handlers have no end where it was ``cut`` off.
+    ``ends``: whether handlers log their end; those that return at once log only their beginning. ``missing``: records
+    may be missing, as the run was stopped or others had them. ``cut``: the process was killed, so ends may be missing.
     """
     plan = Planned(workload)
     numbers = plan.numbers(seen.partitions, seen.offsets)
@@ -82,7 +81,7 @@ def check_events(
 
 
 def incomplete(plan: Planned, numbers: Integers, kinds: Integers, ends: bool, missing: bool, cut: bool) -> list[str]:
-    """Records without a beginning or an end, or with too many."""
+    """Records without a beginning or an end, or with several."""
     began, ended, failed = (np.bincount(numbers[kinds == kind], minlength=len(plan)) for kind in EventKind)
     name = plan.name
     found = told(
@@ -107,17 +106,17 @@ def incomplete(plan: Planned, numbers: Integers, kinds: Integers, ends: bool, mi
 
 
 def first_places(numbers: Integers, chosen: npt.NDArray[np.bool_], count: int) -> Integers:
-    """For each number where it is chosen first; behind everything when it is not."""
+    """The first position of each number among the chosen ones; the end of the array if there is none."""
     first = np.full(count, numbers.size)
     places = np.flatnonzero(chosen)[::-1]
-    first[numbers[places]] = places  # in reverse, so that the first place is written last and stays
+    first[numbers[places]] = places  # reversed, so that the first position is written last
     return first
 
 
 def out_of_order(plan: Planned, numbers: Integers, begins: npt.NDArray[np.bool_], order: Lane, ends: bool) -> list[str]:
-    """Handlers of one lane that overlap, or follow each other in the wrong order."""
+    """Handlers of one lane that overlap or run in the wrong order."""
     lanes = plan.keys[numbers] if order == "key" else plan.partitions(numbers)
-    by_lane = np.argsort(lanes, kind="stable")  # in each as it happened
+    by_lane = np.argsort(lanes, kind="stable")  # keeps the order of events within a lane
     numbers, begins, lanes = numbers[by_lane], begins[by_lane], lanes[by_lane]
     before, after, follows = numbers[:-1], numbers[1:], (lanes[1:] == lanes[:-1]) & begins[1:]
     overlap = follows & begins[:-1] & ends
@@ -131,7 +130,7 @@ def out_of_order(plan: Planned, numbers: Integers, begins: npt.NDArray[np.bool_]
 
 
 def told(kind: str, wrong: Integers, tell: Callable[[int], str]) -> list[str]:
-    """The first problems of a kind, and how many there are."""
+    """The first problems of a kind, and their number."""
     shown = [tell(one) for one in wrong[:SHOWN].tolist()]
     return shown if len(wrong) <= SHOWN else [*shown, f"{kind}: {len(wrong):,} in all"]
 
@@ -139,9 +138,9 @@ def told(kind: str, wrong: Integers, tell: Callable[[int], str]) -> list[str]:
 def check_lives(
     lives: Sequence[Evidence], workload: Workload, order: Lane, *, ends: bool = True, together: bool = False
 ) -> list[str]:
-    """The same of several processes of a group: one after the other, all but the last killed, or ``together`` at the
-    same time. Within each of them no record comes twice, and all of them together leave none out. After a crash a
-    record that was interrupted comes before the ones behind it in its lane."""
+    """The same check for several processes of a group: one after the other, all but the last killed; or ``together``,
+    at the same time. No process may handle a record twice, and together they must handle all. After a crash an
+    interrupted record must come before later ones of its lane."""
     found, plan = list[str](), Planned(workload)
     done = np.zeros(len(plan), np.bool_)
     for number, life in enumerate(lives, 1):
@@ -157,7 +156,7 @@ def check_lives(
 
 
 def skipped(lives: Sequence[Evidence], workload: Workload, checker: OrderChecker) -> list[str]:
-    """Records that a crash interrupted and their lane went past."""
+    """Records that a crash interrupted and that their lane has skipped."""
     keys = workload.keys_by_offset
 
     def key_of(partition: int, offset: int) -> bytes | None:
@@ -173,7 +172,7 @@ def skipped(lives: Sequence[Evidence], workload: Workload, checker: OrderChecker
 
 
 def check_output(bootstrap_servers: str, topic: str, workload: Workload, order: Lane) -> list[str]:
-    """Whether an output topic has one record for each, with its key and value, those of a key in order."""
+    """Check that an output topic has one record for each input with its key and value, in order of keys."""
     places, wrong = list[tuple[int, int]](), list[str]()
     for kept in read_topic(bootstrap_servers, topic, workload.shape.partitions):
         if (place := place_of(kept, workload)) is not None:
@@ -187,7 +186,7 @@ def check_output(bootstrap_servers: str, topic: str, workload: Workload, order: 
 
 
 def place_of(kept: Kept, workload: Workload) -> tuple[int, int] | None:
-    """Partition and offset of the record that was copied there; None of anything else."""
+    """Partition and offset of the input that the record is a copy of; None if it is none."""
     try:
         partition, offset = map(int, (kept.value or b"").split(maxsplit=2)[:2])
         message = workload.message(partition, offset)
@@ -198,7 +197,7 @@ def place_of(kept: Kept, workload: Workload) -> tuple[int, int] | None:
 
 
 async def check_commits(bootstrap_servers: str, topic: str, group: str, workload: Workload) -> list[str]:
-    """Where the group's committed offsets are not the end offsets, in sentences."""
+    """Partitions whose committed offset is not the end offset, as sentences."""
     ends = {TopicPartition(topic, partition): len(places) for partition, places in enumerate(workload.places)}
     try:
         async with Admin(bootstrap_servers) as admin:

@@ -1,7 +1,7 @@
-"""How long a commit of many maps holds the event loop, measured on a real client: the benchmark and tests use it.
+"""How long a commit of many maps blocks the event loop, with a real client; used by the benchmark and by tests.
 
-It runs on plain asyncio: on uvloop callbacks cannot be timed. Sessions have maps of some size without the millions of
-records behind them.
+It needs plain asyncio, as callbacks of uvloop cannot be timed. Sessions get maps of a given size without the millions
+of records that would make them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from aioparallel.testing.loop_holds import Hold, LoopHolds
 
 __all__ = ["Holds", "commit_holds", "full_ledgers", "ledger_of"]
 
-# Offsets of which each second one, at random, is complete: a bit each, 4,000 characters in the Java formats.
+# Offsets of which every second one, at random, is complete: one bit each, 4,000 characters in the Java formats.
 _BITS: Final = 24_000
-# Incomplete offsets with random gaps of up to 8,192 between them: about 13 bits each, 4,000 characters in Dense.
+# Incomplete offsets with random gaps of up to 8,192: about 13 bits each, 4,000 characters in the dense format.
 _SPARSE: Final = 4_400
 _GAP: Final = 8_192
 _TIMEOUT: Final = 30.0
@@ -40,10 +40,10 @@ _TIMEOUT: Final = 30.0
 
 @dataclass(slots=True)
 class Holds:
-    """What commits of all partitions did, a value for each round.
+    """Results of commits of all partitions, one value for each round.
 
-    ``longest``: the longest hold of the loop. ``seconds``: how long the commit took. ``shortest_map`` and
-    ``longest_map``: characters. ``problems``: what did not come back from the broker as the ledgers say (I9).
+    ``longest``: the longest block of the loop. ``seconds``: duration of the commit. ``shortest_map``, ``longest_map``:
+    characters. ``problems``: maps read back from the broker that differ from the ledgers (I9).
     """
 
     longest: list[Hold] = field(default_factory=list)
@@ -55,14 +55,14 @@ class Holds:
 
 
 class Member(NamedTuple):
-    """The client, and the generation under which it holds all partitions of the topic."""
+    """The client, and the generation under which it has all partitions of the topic."""
 
     client: AiokafkaClient
     generation: Generation
 
 
 class _Assigned:
-    """Hears the first assignment."""
+    """Waits for the first assignment."""
 
     def __init__(self) -> None:
         self.generation: asyncio.Future[Generation] = asyncio.get_running_loop().create_future()
@@ -83,7 +83,7 @@ class _Assigned:
 
 @contextlib.asynccontextmanager
 async def joined(servers: str, topic: str) -> AsyncIterator[Member]:
-    """The only member of a group of its own, once the topic's partitions are assigned to it."""
+    """The only member of a new group, after the topic's partitions were assigned to it."""
     client = AiokafkaClient(servers, f"{topic}-{uuid.uuid4().hex[:8]}")
     listener = _Assigned()
     await client.start(_TIMEOUT)
@@ -99,7 +99,7 @@ async def joined(servers: str, topic: str) -> AsyncIterator[Member]:
 async def commit_holds(
     bootstrap_servers: str, topic: str, partitions: int, ledgers: Sequence[Ledger], rounds: int
 ) -> Holds:
-    """Commit maps of these ledgers for all partitions, ``rounds`` times, all of them dirty each time, and read back."""
+    """Commit maps of these ledgers for all partitions ``rounds`` times, all dirty each time, and read them back."""
     holds = Holds()
     async with joined(bootstrap_servers, topic) as (client, generation):
         sessions = map_sessions(topic, partitions, generation, ledgers)
@@ -118,7 +118,7 @@ async def commit_holds(
         offset, text, *_ = found[session.partition]
         if decode_offset_map(offset, text) != session.ledger.snapshot():
             holds.problems.append(f"{session.partition}: the map read back is not what the ledger says")
-    # Offset and text: the mock cluster tells some leader epoch of its own.
+    # Only offset and metadata: the mock cluster reports leader epochs of its own.
     wrong = [
         session.partition
         for session in sessions
@@ -141,19 +141,19 @@ async def _commit(committer: Committer, sessions: list[Session], holds: Holds) -
 
 
 def map_sessions(topic: str, partitions: int, generation: Generation, ledgers: Sequence[Ledger]) -> list[Session]:
-    """An open, dirty session of each partition, with these ledgers by turns."""
+    """An open, dirty session for each partition; the ledgers are used in turn."""
     sessions = []
     for partition in range(partitions):
         session = Session(TopicPartition(topic, partition), 1, generation)
         session.opened = True
-        # Committing only reads: all sessions of a kind can share their ledger, which saves most of a gigabyte.
+        # Commits only read ledgers, so sessions can share them, which saves most of a gigabyte.
         session.ledger = ledgers[partition % len(ledgers)]
         sessions.append(session)
     return sessions
 
 
 def full_ledgers() -> list[Ledger]:
-    """One whose map is of bits, one whose map is sparse; both take about 4,000 characters."""
+    """A ledger with a bitset map and one with a sparse map; both take about 4,000 characters."""
     chance, offset, gaps = Random(2), 0, list[int]()
     for _ in range(_SPARSE):
         gaps.append(offset)
@@ -164,7 +164,7 @@ def full_ledgers() -> list[Ledger]:
 
 
 def ledger_of(incompletes: Sequence[int], offsets: int) -> Ledger:
-    """The first of so many offsets is incomplete, so that the map is about all of them, and the last is complete."""
+    """A ledger of so many offsets. The first is incomplete, so the map covers all, and the last is complete."""
     ledger, left = Ledger(0), {0, *incompletes} - {offsets - 1}
     ledger.register(range(offsets), offsets)
     for offset in range(offsets):
@@ -174,7 +174,7 @@ def ledger_of(incompletes: Sequence[int], offsets: int) -> Ledger:
 
 
 def _with_log_gaps(incompletes: Sequence[int], last: int) -> Ledger:
-    """Only these were delivered, and the last one, which is complete."""
+    """A ledger to which only these offsets were delivered, and the last one, which is complete."""
     ledger = Ledger(0)
     ledger.register([*incompletes, last], last + 1)
     ledger.complete(last)

@@ -1,4 +1,4 @@
-"""A case that is prepared, and a contestant's process that does its runs, each of them checked."""
+"""Prepares a case, and runs and checks a contestant's process."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from benchmarks.workload import Lane, Workload, fill_topic
 __all__ = ["Arena", "Field", "Player", "ProgramFailed"]
 
 GRACE: Final = 60.0
-"""Seconds beyond the work's limit that a program has to join its group, to close, and to write its log."""
+"""Seconds that a program has beyond the work's limit to join its group, close and write its log."""
 JOIN_TIMEOUT: Final = 60.0
 
 
 class ProgramFailed(AioparallelError):
-    """A contestant's program did not do its run."""
+    """A contestant's program has not completed its run."""
 
 
 @dataclass(slots=True)
 class Arena:
-    """Where cases run: a broker, a way to make a topic, and the contestants by name; a text in place of one says why it
-    is missing. ``scale``: the divisor of the record counts. ``say`` reports progress.
+    """What cases need: a broker, a function that creates topics, and contestants by name; a text instead of one says
+    why it is missing. ``scale``: divisor of record counts. ``say`` prints progress.
 
-    ``rounds``: warm rounds, at least. ``width``: more follow until the interval of each watched ratio is narrower (0.03
-    is 3 %), for at most ``seconds`` a case. ``cpu``: see ``Work.cpu``.
+    ``rounds``: least number of warm rounds. ``width``: more follow until the interval of each watched ratio is narrower
+    (0.03 is 3 %), for at most ``seconds`` a case. ``cpu``: see ``Work.cpu``.
     """
 
     bootstrap_servers: str
@@ -59,7 +59,7 @@ class Arena:
 
 @dataclass(slots=True)
 class Field:
-    """One case that is prepared: a topic with its records, and what contestants have to know."""
+    """A prepared case: a topic with its records, and the work for contestants."""
 
     arena: Arena
     case: Case
@@ -72,8 +72,8 @@ class Field:
     @classmethod
     @asynccontextmanager
     async def of(cls, case: Case, arena: Arena, *, filled: bool = True) -> AsyncIterator[Field]:
-        """Make the records, fill them into a new topic, and write down for the contestants what to do; a case whose
-        topic cannot be filled raises AioparallelError."""
+        """Create the records and a topic with them, and write the files for contestants. Raises AioparallelError if the
+        topic cannot be filled."""
         with tempfile.TemporaryDirectory(prefix="aioparallel-bench-") as name:
             folder, topic = Path(name), f"bench-{case.name}-{uuid.uuid4().hex[:8]}"
             workload = await asyncio.to_thread(case.shape.workload, arena.seed)
@@ -95,21 +95,20 @@ class Field:
             yield cls(arena, case, folder, workload, work, result)
 
     def order_of(self, contestant: Contestant) -> Lane:
-        """The order that it promises."""
+        """The order that a contestant promises."""
         return self.case.ordering if contestant.keeps_key_order else "unordered"
 
 
 class Player:
-    """A contestant's process through all rounds of a case. It is started by its first run, so that its start disturbs
-    nobody's."""
+    """A contestant's process for all rounds of a case. The first run starts it, so that it disturbs no other run."""
 
     def __init__(self, contestant: Contestant, place: Field, **changes: Any) -> None:
         self.contestant = contestant
         self._number = number = next(place.logs)
         self.log = place.folder / f"{number}.log"
-        """What its process writes to standard error."""
+        """Standard error of its process."""
         self.events = place.folder / f"{number}.events"
-        """The event log of its last round."""
+        """The event log of its current round."""
         self._place = place
         self._work = replace(place.work, **changes)
         self._file = place.folder / f"{number}.json"
@@ -117,11 +116,11 @@ class Player:
 
     @property
     def ended(self) -> bool:
-        """Whether it was started and is gone."""
+        """Whether it was started and has ended."""
         return self.child is not None and not self.child.running
 
     async def start(self) -> None:
-        """Start its process, if that has not been done."""
+        """Start the process unless it runs."""
         if self.child is None:
             self._work.write(self._file)
             command = (*self.contestant.command, str(self._file))
@@ -130,7 +129,7 @@ class Player:
             self.child = child
 
     async def order(self, number: int, group: str, output: str | None = None) -> None:
-        """Have it begin a round."""
+        """Tell it to begin a round."""
         await self.start()
         assert self.child is not None
         self.events.unlink(missing_ok=True)
@@ -142,7 +141,7 @@ class Player:
             pass
 
     async def told(self, timeout: float) -> dict[str, Any]:
-        """The next thing it tells. Raises ProgramFailed, or ChildFailed when it ends or tells nothing in time."""
+        """Its next message. Raises ProgramFailed, or ChildFailed if it ends or sends nothing in time."""
         assert self.child is not None  # ordered before
         line = await self.child.line(timeout)
         try:
@@ -157,7 +156,7 @@ class Player:
         return content
 
     async def answer(self, number: int, timeout: float) -> Run:
-        """What came of the round; what it tells of its partitions is passed over."""
+        """The result of a round; messages about partitions are skipped."""
         while "open" in (content := await self.told(timeout)):
             pass
         try:
@@ -169,12 +168,12 @@ class Player:
         return run
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """End it: by closing its pipe, and after some seconds by force."""
+        """End it by closing its standard input, and by force after some seconds."""
         if self.child is not None:
             await self.child.stop(0.0 if at_once else 5.0)
 
     async def run(self, number: int) -> Run:
-        """One whole round, checked. What goes wrong is a problem of the run."""
+        """Run and check a round. Failures become problems of the run."""
         place, work = self._place, self._work
         group, deadline = f"{work.topic}-{self._number}-{self.contestant.name}-{number}", work.limit + GRACE
         output = f"{group}-out" if work.handler in ("produce", "transactions") else None
@@ -198,7 +197,7 @@ class Player:
                 problems += await asyncio.to_thread(check_output, work.bootstrap_servers, output, place.workload, order)
         except (AioparallelError, TimeoutError) as error:
             if self.child is not None and not isinstance(error, ProgramFailed):
-                await self.child.stop(0.0)  # what it still does is nobody's any more
+                await self.child.stop(0.0)  # its further work must not disturb others
             return Run(number, 0.0, 0.0, 0, 0.0, 0, problems=(str(error),))
         finally:
             self.events.unlink(missing_ok=True)
@@ -207,7 +206,7 @@ class Player:
 
     @property
     def ends(self) -> bool:
-        """Whether its log has the ends of handlers: of those that return at once it has only the beginning."""
+        """Whether its log has the ends of handlers; handlers that return at once log only their beginning."""
         return self._work.handler == "sleep" or self._work.script in ("pace", "crash")
 
     async def _problems(self, run: Run, group: str, seen: Evidence, watch: Watch) -> list[str]:

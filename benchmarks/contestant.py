@@ -1,26 +1,25 @@
-"""A contestant seen from inside: a process that consumes a topic and writes an event log.
+"""The contestant's side of the protocol: a process that consumes a topic and writes an event log.
 
-It is started as ``<command> <work.json>`` and lives through all rounds of a case. On its standard input come lines of
-JSON, one a round::
+It is started as ``<command> <work.json>`` and runs all rounds of a case. Its standard input gets a line of JSON for
+each round::
 
     {"round": 0, "group": "bench-1f00-0", "log": "<a file to be made>", "output": null}
 
 It reads the whole topic from the beginning as a member of that new group, commits, closes, and answers with one line of
-JSON on its standard output (nothing else may go there)::
+JSON on its standard output, which must have no other output::
 
     {"round": 0, "seconds": 1.9, "whole_seconds": 2.4, "ended": 10000, "cpu_seconds": 1.1,
      "peak_memory": 60000000, "stopped": false}
 
-or with ``{"round": 0, "error": "what went wrong"}``. It ends when its standard input does. What the figures are says
-:class:`benchmarks.measures.Run`; the log is one of :mod:`aioparallel.testing.event_log`. Handlers that return at once
-write only that they began.
+or with ``{"round": 0, "error": "what went wrong"}``. It ends when its standard input does. The values are explained at
+:class:`benchmarks.measures.Run`; the log has the format of :mod:`aioparallel.testing.event_log`. Handlers that return
+at once log only their beginning.
 
 The folder ``sleeps`` of the work has a file ``<partition>.bin`` of unsigned 32-bit little-endian integers: for each
 offset the microseconds that its handler sleeps.
 
-Contestants of scripts (:mod:`benchmarks.scripts`) also tell ``{"open": 8}``, how many partitions they have, whenever
-that changes, and hear the lines ``go`` (until then members are paused) and ``stop`` (end the round now, as if all was
-done).
+Contestants of scripts (:mod:`benchmarks.scripts`) also write ``{"open": 8}``, their number of partitions, whenever it
+changes, and read the lines ``go`` (members are paused until then) and ``stop`` (end the round now).
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ from aioparallel.testing.processes.parent import tell
 __all__ = ["HandlerKind", "Job", "Readable", "Work", "serve"]
 
 SPARE = 100_000
-"""Events for records that come twice, so that the benchmark can say which."""
+"""Events for repeated records, so that the benchmark can name them."""
 
 Script = Literal["rounds", "pace", "crash", "members"]
 HandlerKind = Literal["return", "sleep", "json", "produce", "transactions", "map", "queue"]
@@ -56,15 +55,15 @@ HandlerKind = Literal["return", "sleep", "json", "produce", "transactions", "map
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What each contestant of a case does; written as ``work.json`` for its process.
+    """The work of each contestant of a case, written as ``work.json``.
 
-    ``handler``: ``"return"`` at once, ``"sleep"`` as planned, ``"json"``: return at once, values decoded before;
-    ``"produce"`` one record to the output topic of the round for each, ``"transactions"``: the same, in Kafka's
-    transactions; ``"map"``: return at once, through ``parallel_map``; ``"queue"``: return at once, in a KMQ queue.
-    ``limit``: seconds after the first handler call (or after the start, before it) when a run that has not ended is
-    stopped and reported as far as it came. ``stuck``: an offset whose handler never ends. ``batch``: handlers get lists
-    of so many records, at most; 0: single ones. ``library``: the folder that aioparallel must come from; empty: any.
-    ``cpu``: the core that the process keeps to once it has started; None: any.
+    ``handler``: ``"return"`` at once; ``"sleep"`` as planned; ``"json"``: return at once, with decoded values;
+    ``"produce"``: one record to the round's output topic for each; ``"transactions"``: the same in Kafka transactions;
+    ``"map"``: return at once, through ``parallel_map``; ``"queue"``: return at once, in a KMQ queue. ``limit``: seconds
+    after the first handler call, or before it after the start, when an unfinished run is stopped and reported.
+    ``stuck``: an offset whose handler never ends. ``batch``: handlers get lists of at most so many records; 0: single
+    ones. ``library``: the folder that aioparallel must be imported from; empty: any. ``cpu``: the core that the process
+    is pinned to; None: any.
     """
 
     bootstrap_servers: str
@@ -88,34 +87,34 @@ class Work:
 
 
 class Readable(Protocol):
-    """A record as any Kafka client gives it."""
+    """A record of any Kafka client."""
 
     @property
     def partition(self) -> int:
-        """Where it is from."""
+        """Its partition."""
 
     @property
     def offset(self) -> int:
-        """Its place there."""
+        """Its offset."""
 
 
 Handle = Callable[[Any], Coroutine[Any, Any, None]]
 
 
 class Moment(NamedTuple):
-    """Seconds of a clock, and of CPU that this process has taken by then."""
+    """A time, and the CPU time of this process by then, in seconds."""
 
     clock: float
     cpu: float
 
     @classmethod
     def now(cls) -> Moment:
-        """Both together."""
+        """Both clocks now."""
         return cls(time.perf_counter(), time.process_time())
 
 
 class Job:
-    """One round: the handler to run, and what it sees."""
+    """One round: the handler to run, and its measurements."""
 
     def __init__(self, work: Work, order: dict[str, Any]) -> None:
         self.work = work
@@ -124,9 +123,9 @@ class Job:
         self.path = Path(order["log"])
         self.log = EventLog(self.path, times=work.script == "pace", room=2 * work.records + SPARE)
         self.let_go = asyncio.Event()
-        """Set by ``go``."""
+        """Set by the line ``go``."""
         self.all_called = asyncio.Event()
-        """Every record's handler was called; set where handlers do not wait."""
+        """Set when the handler was called for every record, if handlers do not wait."""
         self._over = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self._started = time.perf_counter()
@@ -144,7 +143,7 @@ class Job:
         return self._sleeper() if self.work.handler == "sleep" else self._quick()
 
     def _quick(self) -> Handle:
-        """Says only that it began, as there is nothing between that and its end."""
+        """Logs only the beginning, as the handler does nothing."""
         words, count, began = self.log.words, 0, EventLog.word_of(EventKind.BEGAN, 0, 0)
         edges = {1, self.work.records}
 
@@ -182,7 +181,7 @@ class Job:
         return handle
 
     def _batch(self) -> Handle:
-        """:meth:`_quick` for lists of records."""
+        """Like :meth:`_quick` for lists of records."""
         words, count, began = self.log.words, 0, EventLog.word_of(EventKind.BEGAN, 0, 0)
 
         async def handle(records: Sequence[Readable]) -> None:
@@ -197,7 +196,7 @@ class Job:
         return handle
 
     def _batch_sleeper(self) -> Handle:
-        """One sleep for a list of records: the longest of theirs."""
+        """One sleep for a list of records: their longest."""
         words, at, count = self.log.words, 0, 0
         sleeps = sleeps_of(self.work)
         began, ended = (EventLog.word_of(kind, 0, 0) for kind in (EventKind.BEGAN, EventKind.ENDED))
@@ -219,7 +218,7 @@ class Job:
         return handle
 
     def _watched(self) -> Handle:
-        """Of scripts that read the log meanwhile, or its times. One record may be stuck."""
+        """For scripts that read the log during the run, or its times. One record may be stuck."""
         log, records, stuck, count = self.log, self.work.records, self.work.stuck, 0
 
         async def handle(record: Readable) -> None:
@@ -245,19 +244,19 @@ class Job:
                 self.finish(count)
 
     def begin(self) -> None:
-        """The first handler is called; said again it means nothing."""
+        """The first handler is called; later calls have no effect."""
         if self._first is None:
             self._first = Moment.now()
 
     def finish(self, ended: int) -> None:
-        """The last handler has ended, or the run is stopped, after so many; what comes later counts no more."""
+        """The last handler has ended, or the run is stopped, after so many records. Later calls have no effect."""
         if self._last is None:
             self._last, self._ended = Moment.now(), ended
             if ended == self.work.records:
                 self._over.set()
 
     def hear(self, word: str) -> None:
-        """A line from the benchmark, in another thread."""
+        """Handle a line from the benchmark; called in another thread."""
         self._loop.call_soon_threadsafe(self.let_go.set if word == "go" else self._stop)
 
     def _stop(self) -> None:
@@ -265,7 +264,7 @@ class Job:
         self._over.set()
 
     async def wait(self) -> bool:
-        """Until the last record has ended, or the work's limit is reached; whether it ended."""
+        """Wait for the last record or the work's limit. Returns whether the last record has ended."""
         while not self._over.is_set():
             since = self._first.clock if self._first else self._started
             left = since + self.work.limit - time.perf_counter()
@@ -278,7 +277,7 @@ class Job:
         return self._over.is_set()
 
     def report(self) -> dict[str, Any]:
-        """What is known once the run is over."""
+        """The answer after the run."""
         last = self._last or Moment.now()
         first = self._first or Moment(self._started, last.cpu)
         return {
@@ -292,7 +291,7 @@ class Job:
 
 
 def sleeps_of(work: Work) -> list[array[int]]:
-    """Microseconds by partition and offset."""
+    """Microseconds to sleep, by partition and offset."""
     found = []
     for partition in range(work.partitions):
         found.append(array("I", Path(work.sleeps, f"{partition}.bin").read_bytes()))
@@ -302,7 +301,7 @@ def sleeps_of(work: Work) -> list[array[int]]:
 
 
 class _Line:
-    """Standard input: the orders, and who is to hear what is said in the middle of a round."""
+    """Reads standard input: orders for rounds, and lines for the current job."""
 
     def __init__(self) -> None:
         self.orders: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
@@ -310,21 +309,21 @@ class _Line:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        # Not through sys.stdin: a thread that waits within it would stop the interpreter from ending.
+        # Not through sys.stdin: a thread blocked in it would keep the interpreter from ending.
         for line in io.FileIO(0, closefd=False):
             word = line.decode().strip()
             if word.startswith("{"):
                 self.orders.put(json.loads(word))
             elif (job := self.job) is not None:
-                with contextlib.suppress(RuntimeError):  # its loop has closed this moment
+                with contextlib.suppress(RuntimeError):  # its event loop has just closed
                     job.hear(word)
-        os._exit(0)  # in the middle of a round too: nobody waits for it any more
+        os._exit(0)  # also during a round: the benchmark has gone
 
 
 def serve(consume: Callable[[Job], Awaitable[None]]) -> None:
-    """The main function of a contestant: ``consume`` does one round, from making the consumer to having closed it.
+    """The main function of a contestant. ``consume`` does one round, from making the consumer to closing it.
 
-    It has to stop when :meth:`Job.wait` returns.
+    It must stop when :meth:`Job.wait` returns.
     """
     work = Work(**json.loads(Path(sys.argv[1]).read_text()))
     if work.cpu is not None:
@@ -354,7 +353,7 @@ async def _round(
 
 
 def _peak_memory() -> int:
-    # Not of getrusage where the kernel says it better: that keeps what the parent had before it started this process.
+    # getrusage includes the memory of the parent before this process was started; the kernel's status does not.
     status = Path("/proc/self/status")
     if status.exists():
         return next(int(line.split()[1]) * 1024 for line in status.read_text().splitlines() if line.startswith("VmHWM"))

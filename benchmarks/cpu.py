@@ -8,6 +8,6 @@ __all__ = ["cpu_seconds"]
 
 
 def cpu_seconds() -> float:
-    """User and system time so far."""
+    """User and system time of this process so far."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return used.ru_utime + used.ru_stime

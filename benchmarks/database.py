@@ -1,11 +1,11 @@
-"""A topic into PostgreSQL, 500 flights in one statement: a plain loop of aiokafka beside batches, checked, in turns.
+"""A topic into PostgreSQL, 500 flights in a statement: a plain aiokafka loop and batches, checked, in turn.
 
 ``python -m benchmarks.database [--records 100000] [--rounds 3]``, with Java 17 for Apache Kafka; four minutes at most.
 
-Both run the handler's statement of ``examples/batch_to_database.py``, in one process, on uvloop, each commit of the
-database synced to its disk. The plain loop awaits one statement after the other and commits the offsets of each;
-batches have four statements at once, or, to compare what is around them, one. After each round every row is compared
-with its record, by count and checksum.
+Both run the handler's statement of ``examples/batch_to_database.py`` in one process on uvloop, and each commit of the
+database is synced to disk. The plain loop awaits one statement after the other and commits the offsets of each. Batches
+run four statements at once, or one, which shows their overhead. After each round all rows are compared with the records
+by count and checksum.
 """
 
 from __future__ import annotations
@@ -36,22 +36,22 @@ from examples.flights.flights import FLIGHTS, read_flights
 TOPIC: Final = "flights"
 PARTITIONS: Final = 8
 SIZE: Final = 500
-"""Flights of one statement."""
+"""Flights in a statement."""
 GOAL: Final = 0.7
-"""Of the plain loop's rate."""
+"""Part of the plain loop's rate."""
 TIMEOUT: Final = 240.0
-"""Seconds for everything."""
+"""Seconds for the whole run."""
 
-# The table's CHECK stays out of it: five of the year's flights would become dead letters in one way, and end the other.
+# Without the table's CHECK: five flights of the year violate it, which would end the plain loop.
 UNCHECKED: Final = "ALTER TABLE flights DROP CONSTRAINT IF EXISTS flights_dep_delay_check"
-# The order of rows is not part of it.
+# Independent of the order of rows.
 CHECKSUM: Final = """
     SELECT count(*), coalesce(sum(hashtextextended(flights::text, 0)::numeric), 0) FROM flights
 """
 
 
 class Place(NamedTuple):
-    """Where the records are and the rows go."""
+    """Where the records are, and where the rows go."""
 
     servers: str
     address: str
@@ -59,11 +59,11 @@ class Place(NamedTuple):
 
 
 class Problem(AioparallelError):
-    """What is in the database is not what was on the topic."""
+    """The database does not have the records of the topic."""
 
 
 async def plain(place: Place, group: str) -> None:
-    """Lists of 500, one statement after the other, and a commit of offsets after each."""
+    """Lists of 500, one statement after the other, with a commit of offsets after each."""
     consumer = AIOKafkaConsumer(
         TOPIC,
         bootstrap_servers=place.servers,
@@ -83,7 +83,7 @@ async def plain(place: Place, group: str) -> None:
 
 
 async def batched(place: Place, group: str, ordering: Ordering, statements: int = STATEMENTS) -> None:
-    """ParallelConsumer, as in the example."""
+    """ParallelConsumer as in the example."""
     consumer = ParallelConsumer(
         TOPIC,
         bootstrap_servers=place.servers,
@@ -106,7 +106,7 @@ CONTESTANTS: Final[dict[str, Callable[[Place, str], Awaitable[None]]]] = {
 
 
 def messages(records: int) -> Iterator[tuple[int, Message]]:
-    """Flights with their partitions: by key, those without one in turns."""
+    """Flights with their partitions: by key; those without one in turn."""
     turns = itertools.count()
     for key, value in read_flights(records):
         partition = (next(turns) if key is None else hash_of(key)) % PARTITIONS
@@ -114,18 +114,18 @@ def messages(records: int) -> Iterator[tuple[int, Message]]:
 
 
 def hash_of(key: bytes) -> int:
-    """The same in each process."""
+    """A hash that is the same in each process."""
     return int.from_bytes(key, "big") % 2**31 % 8_191
 
 
 async def emptied(connection: asyncpg.Connection) -> None:
-    """The table as it is at the start of each round; nothing of the round before is left to be written out."""
+    """Recreate the table before a round, and write out what the round before has left."""
     await connection.execute(f"DROP TABLE IF EXISTS flights; {TABLE}; {UNCHECKED}")
     await connection.execute("CHECKPOINT")
 
 
 async def expected(connection: asyncpg.Connection, records: int) -> tuple[int, int]:
-    """Count and checksum of the right rows, written by themselves."""
+    """Count and checksum of the correct rows, by inserting them directly."""
     await emptied(connection)
     flights = read_flights(records)
     while some := list(itertools.islice(flights, 5_000)):
@@ -134,13 +134,13 @@ async def expected(connection: asyncpg.Connection, records: int) -> tuple[int, i
 
 
 async def seen(connection: asyncpg.Connection) -> tuple[int, int]:
-    """Count and checksum of the rows that are there."""
+    """Count and checksum of the existing rows."""
     count, checksum = await connection.fetchrow(CHECKSUM)
     return count, int(checksum)
 
 
 async def contest(place: Place, rounds: int, say: Callable[[str], None]) -> dict[str, list[float]]:
-    """Rates by contestant; one more round comes first, and does not count. Raises Problem."""
+    """Rates by contestant. A first round does not count. Raises Problem."""
     rates: dict[str, list[float]] = {name: [] for name in CONTESTANTS}
     async with asyncpg.create_pool(place.address, min_size=1, max_size=1) as pool, pool.acquire() as connection:
         right = await expected(connection, place.records)
@@ -159,7 +159,7 @@ async def contest(place: Place, rounds: int, say: Callable[[str], None]) -> dict
 
 
 def tables_of(rates: dict[str, list[float]]) -> Tables:
-    """Medians, and what part of the plain loop's rate they are; then what became of the goal."""
+    """Medians and their parts of the plain loop's rate, then the goal."""
     medians = {name: statistics.median(found) for name, found in rates.items()}
     plainly, *ours = medians.values()
     rows: list[Row] = [
@@ -173,7 +173,7 @@ def tables_of(rates: dict[str, list[float]]) -> Tables:
 
 
 async def measure(asked: argparse.Namespace, address: str) -> Tables:
-    """On an Apache Kafka of its own. Raises AioparallelError, or TimeoutError when it takes too long."""
+    """Measure on a new Apache Kafka. Raises AioparallelError, or TimeoutError if it takes too long."""
     say = partial(print, flush=True)
     async with asyncio.timeout(TIMEOUT), LocalKafka(heap="1g", report=say) as kafka:
         await kafka.create_topic(TOPIC, PARTITIONS)
@@ -182,7 +182,7 @@ async def measure(asked: argparse.Namespace, address: str) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("database", __doc__)
     parser.add_argument("--records", type=int, default=100_000, help=f"flights, at most {FLIGHTS:,} (100,000)")
     parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not (3)")

@@ -1,4 +1,4 @@
-"""What each deserialiser takes for one record: ``python -m benchmarks.deserializers``. Takes some seconds."""
+"""The time of each deserialiser for one record: ``python -m benchmarks.deserializers``. Takes some seconds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class FlightModel(BaseModel):
 
 
 def measure(given: argparse.Namespace) -> Tables:
-    """The best round of each: what is more is other work."""
+    """The fastest round of each: slower ones include other work of the machine."""
     as_json, as_msgpack = json.dumps(FLIGHT).encode(), msgspec.msgpack.encode(FLIGHT)
     each: dict[str, tuple[Callable[[bytes], Any], bytes]] = {
         "text()": (text(), as_json),
@@ -59,7 +59,7 @@ def measure(given: argparse.Namespace) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("deserializers", __doc__)
     parser.add_argument("--rounds", type=int, default=9, help="of each; the best one counts (9)")
     return standalone.run("deserializers", parser, parser.parse_args(), measure, beside="none")

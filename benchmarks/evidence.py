@@ -1,4 +1,4 @@
-"""What handlers did, as whole arrays: event logs of half a million records are read in some milliseconds."""
+"""Event logs of handlers as arrays: a log of half a million records is read in milliseconds."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ WORD: Final = np.dtype("<u8")
 
 
 class EvidenceWrong(AioparallelError, ValueError):
-    """A file is no event log."""
+    """A file is not an event log."""
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """The events of one process, oldest first: their kinds (numbers of EventKind), partitions, offsets, and times in
-    nanoseconds, 0 where the log has none."""
+    """The events of one process in order: kinds (values of EventKind), partitions, offsets, and times in nanoseconds
+    (0 if the log has no times)."""
 
     kinds: Integers
     partitions: Integers
@@ -43,7 +43,7 @@ class Evidence:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """All events of a log; none where there is no file. Raises EvidenceWrong."""
+        """Read a log; empty if the file does not exist. Raises EvidenceWrong."""
         if not path.is_file():
             return cls.of([])
         if path.stat().st_size % WORD.itemsize:
@@ -66,27 +66,27 @@ class Evidence:
 
     @classmethod
     def of(cls, events: list[Event]) -> Self:
-        """Of these events."""
+        """From a list of events."""
         return cls(*np.array(events, np.int64).reshape(-1, 4).T)
 
     @property
     def began(self) -> npt.NDArray[np.bool_]:
-        """Which of them are beginnings."""
+        """Mask of the events that are beginnings."""
         return np.equal(self.kinds, EventKind.BEGAN)
 
     @property
     def peak_in_flight(self) -> int:
-        """The most handlers that ran at once."""
+        """Most handlers that ran at once."""
         return int(np.cumsum(np.where(self.began, 1, -1)).max(initial=0))
 
     def events(self) -> list[Event]:
-        """The same one by one, for the public checkers."""
+        """The events as a list, for the public checkers."""
         columns = (column.tolist() for column in (self.kinds, self.partitions, self.offsets, self.times))
         return [Event(EventKind(kind), *rest) for kind, *rest in zip(*columns, strict=True)]
 
 
 def written(log: Path) -> int:
-    """How many events without times are in a log so far; quick, so that the machine is left to those who write."""
+    """Number of events in a log without times so far. Fast, so that it hardly disturbs the measured processes."""
     if not log.is_file():
         return 0
     with log.open("rb", buffering=0) as file:

@@ -1,4 +1,4 @@
-"""The machine and the versions that a case was measured with."""
+"""The machine and the versions of a measurement."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ __all__ = ["Facts", "gather", "without_git_variables"]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What somebody needs to know who compares figures.
+    """What a reader must know to compare results.
 
-    ``date``: when its run began, ISO 8601 in UTC. ``memory``: bytes. ``rounds``: warm ones. ``scale``: by what the
-    record counts were divided, 1 for the full size. ``java``: None for none. ``commit``: as Git describes it,
-    empty where there is none.
+    ``date``: start of the run, ISO 8601 in UTC. ``memory``: bytes. ``rounds``: warm ones. ``scale``: divisor of the
+    record counts, 1 for full size. ``java``: None if missing. ``commit``: as described by Git; empty without it.
     """
 
     date: str
@@ -43,12 +42,12 @@ class Facts:
     commit: str = ""
 
     def now(self) -> Facts:
-        """The same with the present date."""
+        """The same with the current date."""
         return replace(self, date=datetime.now(UTC).isoformat(timespec="seconds"))
 
 
 def gather(*, broker: str, seed: int, rounds: int, scale: int) -> Facts:
-    """Of this machine, now."""
+    """The facts of this machine now."""
     try:
         found = find_java()
         java: str | None = f"{found.version} ({found.source})"
@@ -85,5 +84,5 @@ def _commit() -> str:
 
 
 def without_git_variables() -> dict[str, str]:
-    """Of the environment: GIT_DIR and others would make Git read another repository."""
+    """The environment without GIT_DIR and the like, which would make Git read another repository."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}

@@ -1,8 +1,8 @@
-"""``http_handler`` against the bare client that is beneath it: ``python -m benchmarks.http_clients``.
+"""``http_handler`` compared with the client it uses: ``python -m benchmarks.http_clients``.
 
-A service in a process of its own answers after 20 ms. By turns, with as many requests under way and the same deadline:
-coroutines that do nothing but ask with the client, and ``parallel_map`` with ``http_handler``. Then cancelled requests,
-and a host that answers a third of its calls with 429 beside one that does not, through a consumer of Kafka.
+A service in another process answers after 20 ms. In turn, with equal concurrency and timeouts: coroutines that only
+call the client, and ``parallel_map`` with ``http_handler``. Then cancelled requests; and a consumer of Kafka whose
+records go to a host that answers a third of its requests with 429 and to one that does not.
 """
 
 from __future__ import annotations
@@ -41,20 +41,18 @@ _ANSWER = b'HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length:
 _BUSY = b"HTTP/1.1 429 Too Many Requests\r\nRetry-After: 1\r\nContent-Length: 0\r\n\r\n"
 
 
-# -- the service: as little as it takes, so that the client is what is measured -----------------------
-
-
+# The service does as little as possible, so that the client is measured.
 _asked: Final = itertools.count(1)
 
 
 class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has come."""
+        """A client has connected."""
         self._transport: Any = transport
         self._read = b""
 
     def data_received(self, data: bytes) -> None:
-        """Parts of requests without a body."""
+        """Parse requests without a body."""
         self._read += data
         while b"\r\n\r\n" in self._read:
             head, _, self._read = self._read.partition(b"\r\n\r\n")
@@ -83,9 +81,6 @@ async def _service() -> AsyncIterator[str]:
     finally:
         process.kill()
         process.wait()
-
-
-# -- the bare clients ---------------------------------------------------------------------------------
 
 
 async def _together(ask: Callable[[int], Awaitable[object]], numbers: Iterator[int], at_once: int) -> None:
@@ -135,7 +130,7 @@ async def _rate(run: Callable[[Client, str, int, int], Awaitable[None]], *given:
 
 
 async def compare(url: str, client: Client, count: int, at_once: int, rounds: int) -> Row:
-    """By turns, after one round that is not counted."""
+    """Rates in turn; a first round does not count."""
     bare, ours = list[float](), list[float]()
     for number in range(rounds + 1):
         turns = [(_bare, bare), (_handled, ours)]
@@ -154,7 +149,7 @@ async def compare(url: str, client: Client, count: int, at_once: int, rounds: in
 
 
 async def cancel(url: str, client: Client, times: int) -> Row:
-    """Requests that are cancelled under way; then the client must reach all its connections."""
+    """Cancel requests in flight; afterwards the client must still be able to use all its connections."""
 
     def ask(number: int) -> Request:
         return Request("GET", f"{url}/items/{number}")
@@ -175,11 +170,8 @@ async def cancel(url: str, client: Client, times: int) -> Row:
     return {"client": client, "cancelled": times, "then answered, of 1,000": len(answers), "in seconds": seconds}
 
 
-# -- a host that throttles, beside one that does not --------------------------------------------------
-
-
 async def _consumed(kafka: LocalKafka, topics: list[str], url: str, count: int, **options: Any) -> dict[str, float]:
-    """Records a second of each host, until the free one has had all of its own."""
+    """Records per second of each host, until all records of the free host are done."""
     other = url.replace("127.0.0.1", "localhost")
     ended: Counter[str] = Counter()
     times: dict[str, float] = {}
@@ -220,7 +212,7 @@ async def _consumed(kafka: LocalKafka, topics: list[str], url: str, count: int, 
 
 
 async def throttled(url: str, count: int) -> list[Row]:
-    """Alone; beside a throttled host with a topic of its own; and in the same partitions."""
+    """The free host alone; with a throttled host on a topic of its own; and in the same partitions."""
     rows: list[Row] = []
     async with LocalKafka() as kafka:
         from aiokafka import AIOKafkaProducer  # noqa: PLC0415
@@ -262,13 +254,13 @@ async def _all(options: argparse.Namespace) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("http_clients", __doc__)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--requests", type=int, default=10_000, help="of each round")
-    parser.add_argument("--at-once", type=int, default=500, help="requests under way")
-    parser.add_argument("--rounds", type=int, default=5, help="that are counted")
-    parser.add_argument("--records", type=int, default=10_000, help="of each host")
+    parser.add_argument("--requests", type=int, default=10_000, help="in each round")
+    parser.add_argument("--at-once", type=int, default=500, help="requests in flight")
+    parser.add_argument("--rounds", type=int, default=5, help="that count")
+    parser.add_argument("--records", type=int, default=10_000, help="for each host")
     options = parser.parse_args()
     gc.set_threshold(50_000, 20, 100)
     if options.serve:

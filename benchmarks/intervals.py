@@ -1,9 +1,9 @@
-"""The median of paired ratios, and an interval that holds it.
+"""The median of paired ratios with a confidence interval.
 
-The estimate is the Hodges-Lehmann one: the median of the means of all pairs of logarithms. Its interval comes from the
-Wilcoxon signed-rank test (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3). It assumes only
-that the logarithms of the ratios lie symmetrically about their median, as they do where both sides run in random order.
-Slow rounds, noisy rounds and rounds of different noise change its width, not how often it holds the median.
+The estimate is that of Hodges and Lehmann: the median of the means of all pairs of logarithms. Its interval comes from
+the Wilcoxon signed-rank test (Hollander, Wolfe, Chicken: Nonparametric Statistical Methods, 3.2 and 3.3). It assumes
+only that the logarithms of the ratios are distributed symmetrically, as they are if both sides run in random order.
+Slow or noisy rounds change its width, not how often it contains the median.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CONFIDENCE: Final = 0.95
 
 
 class Interval(NamedTuple):
-    """A median with the two ends of its interval. The ends are 0 and infinity where there are too few rounds."""
+    """A median and the ends of its interval; 0 and infinity with too few rounds."""
 
     median: float
     low: float
@@ -29,16 +29,16 @@ class Interval(NamedTuple):
 
     @property
     def width(self) -> float:
-        """From end to end, as a part of the median: 0.03 is 3 %."""
+        """The width relative to the median: 0.03 is 3 %."""
         return (self.high - self.low) / self.median
 
     def holds(self, value: float) -> bool:
-        """Whether the value lies within."""
+        """Whether the interval contains the value."""
         return self.low <= value <= self.high
 
 
 def ratio_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
-    """Of ratios above 0, each of one round. Raises ValueError without any."""
+    """The interval of positive ratios, one of each round. Raises ValueError without any."""
     if not ratios or min(ratios) <= 0:
         raise ValueError(f"ratios above 0 are needed, not {list(ratios)}")
     logs = np.log(np.array(ratios))
@@ -52,7 +52,7 @@ def ratio_interval(ratios: Sequence[float], confidence: float = CONFIDENCE) -> I
 
 
 def least_rounds(confidence: float = CONFIDENCE) -> int:
-    """With fewer there is no interval at this confidence."""
+    """The least number of rounds that has an interval at this confidence."""
     rounds = 1
     while _outside(rounds, (1 - confidence) / 2) is None:
         rounds += 1
@@ -61,9 +61,9 @@ def least_rounds(confidence: float = CONFIDENCE) -> int:
 
 @cache
 def _outside(count: int, tail: float) -> int | None:
-    """How many of the sorted means lie outside at each end; None where even all of them hold too little.
+    """How many of the sorted means are outside at each end; None if even the full range has too little confidence.
 
-    The rank sum of ``count`` values takes each of 2**count sets of signs with the same probability.
+    Under the null hypothesis each of the 2**count sets of signs has the same probability.
     """
     ways = np.zeros(count * (count + 1) // 2 + 1)
     ways[0] = 0.5**count

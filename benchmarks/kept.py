@@ -1,4 +1,4 @@
-"""What a program of its own measured, as it is kept in ``results/<name>.json``: tables of rows with named columns."""
+"""Stored results of a program, ``results/<name>.json``: tables of rows with named columns."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from benchmarks.facts import Facts
 __all__ = ["GOALS", "Kept", "Row", "Tables", "read", "write"]
 
 Row = Mapping[str, str | float | None]
-"""Values by the name of their column, which says the unit. None: not measured there."""
+"""Values by column, whose name has the unit. None: not measured."""
 Tables = Mapping[str, Sequence[Row]]
-"""Rows by the title of their table."""
+"""Rows by title of the table."""
 GOALS: Final = "Goals"
-"""The title of the table of goals: columns goal, seen, must, verdict."""
+"""Title of the table of goals, with the columns goal, seen, must, verdict."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """``command``: as typed. ``options``: each with its value. ``load``: processes that ran or waited for a core on
-    average in the minute before; what is above 0 is other work."""
+    """``command``: the command line. ``options``: their values. ``load``: the machine's load average of the minute
+    before, which is other work."""
 
     command: str
     options: Mapping[str, Any]
@@ -35,14 +35,14 @@ class Kept:
 
 
 def write(kept: Kept, path: Path) -> None:
-    """In one step, so that stopping the program leaves the old file or the new one."""
+    """Write atomically, so that an interruption keeps the old file."""
     new = path.with_suffix(".new")
     new.write_text(json.dumps(asdict(kept), indent=1) + "\n")
     os.replace(new, path)
 
 
 def read(path: Path) -> Kept | None:
-    """None where there is no file. Raises AioparallelError when it is something else."""
+    """The stored results; None without a file. Raises AioparallelError for another format."""
     if not path.exists():
         return None
     try:

@@ -1,8 +1,8 @@
-"""A queue with redelivery markers beside process-and-produce: ``python -m benchmarks.kmq``.
+"""A queue with redelivery markers compared with process-and-produce: ``python -m benchmarks.kmq``.
 
-By turns, each in a process of its own, on the same topic of records: a consumer whose handler returns an output, and
-one of a queue, which writes a start and an end marker for each record; its tracker is a process, too. Then how soon a
-record comes again.
+In turn, each in a new process, on the same topic: a consumer whose handler returns an output, and a queue's consumer,
+which writes a start and an end marker for each record, with its tracker in another process. Then the delay of a
+redelivery.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ __all__ = ["main"]
 
 PARTITIONS: Final = 8
 LEASE: Final = 2.0
-
-
-# -- processes ----------------------------------------------------------------------------------------
 
 
 async def _consume(servers: str, queue: str, group: str, count: int, at_once: int, *, marks: bool) -> dict[str, float]:
@@ -66,7 +63,7 @@ async def _consume(servers: str, queue: str, group: str, count: int, at_once: in
 
 
 async def _track(servers: str, queue: str, group: str) -> dict[str, float]:
-    """Until the end of the input."""
+    """Run a tracker until the end of standard input."""
     async with RedeliveryTracker(queue, group_id=group, bootstrap_servers=servers) as tracker:
         run = asyncio.create_task(tracker.run())
         while not tracker.health().ready:
@@ -95,11 +92,8 @@ def _told(child: subprocess.Popen[str]) -> dict[str, float]:
     return found
 
 
-# -- the measurements ---------------------------------------------------------------------------------
-
-
 async def throughput(kafka: LocalKafka, count: int, at_once: int, rounds: int) -> list[Row]:
-    """Rates and CPU, by turns."""
+    """Rates and CPU, in turn."""
     servers = kafka.bootstrap_servers
     for topic, partitions in (("q", PARTITIONS), ("q-markers", PARTITIONS), ("q__undelivered", 1), ("q-out", 8)):
         await kafka.create_topic(topic, partitions)
@@ -130,7 +124,7 @@ async def throughput(kafka: LocalKafka, count: int, at_once: int, rounds: int) -
 
 
 async def redelivery(kafka: LocalKafka, times: int) -> list[Row]:
-    """Seconds from the end of the lease of a record that hangs to its next delivery."""
+    """Seconds from the end of the lease of a hanging record to its redelivery."""
     servers = kafka.bootstrap_servers
     for topic, partitions in (("r", 1), ("r-markers", 1), ("r__undelivered", 1)):
         await kafka.create_topic(topic, partitions)
@@ -176,11 +170,11 @@ def _as_child(what: str, servers: str, queue: str, group: str, *rest: str) -> No
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("kmq", __doc__)
     parser.add_argument("--count", type=int, default=300_000, help="records (300,000)")
     parser.add_argument("--concurrency", type=int, default=1_000, help="handlers at once (1,000)")
-    parser.add_argument("--rounds", type=int, default=5, help="of both, by turns (5)")
+    parser.add_argument("--rounds", type=int, default=5, help="of both, in turn (5)")
     parser.add_argument("--child", nargs="+", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:

@@ -1,6 +1,6 @@
-"""What the machine does beside a measurement: CPU time that the hypervisor took, frequency, and how fast it is.
+"""The state of the machine during a measurement: CPU time that the hypervisor took, frequency, and speed.
 
-A fixed loop is timed before and after each run. Where its time has moved, the machine was another one for the run.
+A fixed loop is timed before and after each run. If its time has changed, the machine's speed has changed.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Final
 __all__ = ["MOVED", "Machine", "Surroundings", "calibrate", "moved"]
 
 MOVED: Final = 0.05
-"""A calibration loop that takes so much more or less than another one of the same round spoils the round."""
+"""A round is spoilt if its calibration loops differ by more than this part."""
 PASSES: Final = 8
-"""The quickest counts: a pass may be interrupted."""
+"""The fastest pass counts: others may be interrupted."""
 PASSES_BESIDE_OTHERS: Final = 32
-"""Where no core is kept free the broker still works for some tenths of a second after a run."""
+"""Passes if no core is reserved: the broker still works for some tenths of a second after a run."""
 STEPS: Final = 60_000
 STEAL: Final = 7
-"""Its place among the numbers of a line of ``/proc/stat``, see proc_stat(5)."""
+"""Index of steal in a line of ``/proc/stat``, see proc_stat(5)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Surroundings:
     """The machine during one run.
 
     ``before``, ``after``: milliseconds of the calibration loop. ``steal``: part of the CPU time of all cores that the
-    hypervisor gave to others. ``mhz``: the mean of all cores at the end. None: the system does not say.
+    hypervisor gave to others. ``mhz``: mean of all cores at the end. None: not available.
     """
 
     before: float
@@ -42,7 +42,7 @@ class Surroundings:
 
 
 class Machine:
-    """Looks at the machine from its creation to :meth:`seen`. ``cpu``: the core that counts; None: any."""
+    """Observes the machine from its creation to :meth:`seen`. ``cpu``: the core that counts; None: any."""
 
     def __init__(self, cpu: int | None = None) -> None:
         self._cpu = cpu
@@ -50,7 +50,7 @@ class Machine:
         self._ticks = _ticks()
 
     def seen(self) -> Surroundings:
-        """What there was in between."""
+        """The state of the machine in between."""
         now = _ticks()
         after = calibrate(self._cpu)
         steal = None
@@ -61,8 +61,8 @@ class Machine:
 
 
 def calibrate(cpu: int | None = None) -> float:
-    """Milliseconds that a fixed loop takes: dictionaries, integers and calls, as the library uses them. ``cpu``: the
-    core that this thread runs on meanwhile."""
+    """Milliseconds of a fixed loop over dictionaries, integers and calls, like the library's work. ``cpu``: the core to
+    run it on."""
     best = float("inf")
     with _kept_to(cpu):
         for _ in range(PASSES_BESIDE_OTHERS if cpu is None else PASSES):
@@ -102,7 +102,7 @@ def moved(seen: Sequence[Surroundings]) -> bool:
 
 
 def _ticks() -> list[int] | None:
-    """Of all cores together."""
+    """CPU times of all cores together."""
     stat = Path("/proc/stat")
     if not stat.exists():
         return None

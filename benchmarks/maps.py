@@ -1,4 +1,4 @@
-"""(g) Offset maps: time to write and read them, how much fits, and how long their commit holds the event loop."""
+"""(g) Offset maps: time to encode and decode, density, and how long their commit blocks the event loop."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from benchmarks.measures import Result
 __all__ = ["PATTERNS", "map_density", "map_times", "maps", "pattern_ledgers"]
 
 Pattern = Callable[[Random, int], list[int]]
-"""Makes the incomplete ones of so many offsets from 0 on, ascending."""
+"""Returns the incomplete ones of so many offsets from 0, ascending."""
 
 OFFSETS: Final = 100_000
 HELD_OFFSETS: Final = 10_000
-"""Of each map whose commit is timed."""
+"""Offsets in each map whose commit is timed."""
 REPEATS: Final = 31
 ROUNDS: Final = 5
 LIMIT: Final = 4_096
-"""Characters of commit metadata that Kafka takes."""
+"""Characters of commit metadata that Kafka accepts."""
 DENSITIES: Final = {0.01: 1_200_000, 0.1: 250_000, 0.5: 120_000}
-"""Shares of incomplete offsets, and for each so many offsets that no format holds them all in the limit."""
+"""Parts of incomplete offsets, and for each a number of offsets that exceeds the limit in every format."""
 SEEDS: Final = 3
 FORMATS: Final[tuple[Formats, ...]] = ("all", "java")
 
 
 def strewn(share: float) -> Pattern:
-    """Each is incomplete with this probability."""
+    """Each offset is incomplete with this probability."""
     return lambda random, size: [at for at in range(size) if random.random() < share]
 
 
 def every_other(_: Random, size: int) -> list[int]:
-    """The even ones."""
+    """Even offsets are incomplete."""
     return list(range(0, size, 2))
 
 
 def bursts(random: Random, size: int) -> list[int]:
-    """Runs of 1 to 200 incomplete ones with 1 to 2,000 complete ones between them."""
+    """Runs of 1 to 200 incomplete offsets between 1 to 2,000 complete ones."""
     found, at = list[int](), 0
     while at < size:
         end = min(size, at + random.randint(1, 200))
@@ -68,10 +68,10 @@ PATTERNS: Final[Mapping[str, Pattern]] = {
 
 
 def map_times(name: str, seed: int, size: int = OFFSETS, repeats: int = REPEATS) -> dict[str, Any]:
-    """Write and read a map of ``size`` offsets ``repeats`` times, without a limit.
+    """Encode and decode a map of ``size`` offsets ``repeats`` times, without a limit.
 
-    Gives ``encode_ms`` and ``decode_ms`` (medians of wall time), ``..._worst_ms``, ``characters``, ``format``,
-    ``incompletes``, and ``right``: whether what was read is what was written.
+    Returns ``encode_ms`` and ``decode_ms`` (medians of wall time), ``..._worst_ms``, ``characters``, ``format``,
+    ``incompletes``, and ``right``: whether decoding returned the same map.
     """
     incompletes = PATTERNS[name](Random(seed), size)
     text = encode_offset_map(0, size - 1, incompletes, limit=None)
@@ -89,7 +89,7 @@ def map_times(name: str, seed: int, size: int = OFFSETS, repeats: int = REPEATS)
 
 
 def format_of(text: str) -> str:
-    """The name of the format that a map is written in."""
+    """The name of a map's format."""
     if not text.isascii():
         return DENSE
     magic = b64decode(text[:4])[0]
@@ -97,10 +97,10 @@ def format_of(text: str) -> str:
 
 
 def map_density(share: float, size: int, seed: int, limit: int = LIMIT) -> dict[str, Any]:
-    """How many offsets fit into ``limit`` characters, strewn with this share of incomplete ones.
+    """How many offsets fit into ``limit`` characters if this part of them is incomplete, at random.
 
-    Gives ``ours`` and ``java`` (the Java format that reaches farthest) in offsets, medians of three patterns,
-    ``ratio``, the lowest of them, and ``right``: whether what was read is what was written.
+    Returns ``ours`` and ``java`` (the Java format that reaches farthest) in offsets, medians of three patterns,
+    ``ratio``, the lowest of them, and ``right``: whether decoding returned the same map.
     """
     ours, java, right = list[int](), list[int](), True
     for number in range(SEEDS):
@@ -108,7 +108,7 @@ def map_density(share: float, size: int, seed: int, limit: int = LIMIT) -> dict[
         for formats in FORMATS:
             text, highest = fit_offset_map(0, size - 1, incompletes, limit=limit, formats=formats)
             below = tuple(at for at in incompletes if at <= highest)
-            # What fits whole says nothing of what would fit.
+            # A map that fits completely would not show the limit.
             right = right and highest < size - 1 and len(text) <= limit
             right = right and decode_offset_map(0, text) == OffsetMap(0, highest, below)
             (ours if formats == "all" else java).append(highest + 1)
@@ -122,12 +122,12 @@ def map_density(share: float, size: int, seed: int, limit: int = LIMIT) -> dict[
 
 
 def pattern_ledgers(offsets: int, seed: int) -> list[Ledger]:
-    """One for each pattern of the time measurement."""
+    """A ledger for each pattern."""
     return [ledger_of(make(Random(seed), offsets), offsets) for make in PATTERNS.values()]
 
 
 async def maps(case: Case, arena: Arena) -> Result:
-    """The case of this name. With a scale fewer repetitions and partitions."""
+    """Measure a case. A scale reduces repetitions and partitions."""
     arena.say(f"{case.name}: {case.title}")
     result = Result(case.group, case.name, case.title)
     if case.name == "g-hold":
@@ -147,11 +147,11 @@ async def maps(case: Case, arena: Arena) -> Result:
 
 
 async def holds(result: Result, partitions: int, arena: Arena) -> None:
-    """Commits of maps for so many partitions, on the loop that runs now (uvloop cannot be watched)."""
+    """Commit maps for so many partitions on the running loop, which must not be uvloop."""
     partitions = result.figures["partitions"] = max(10, partitions // arena.scale)
     topic, count = f"bench-g-{uuid.uuid4().hex[:8]}", max(3, ROUNDS // arena.scale)
     await arena.create_topic(topic, partitions)
-    quick_collections()  # as a consumer has them
+    quick_collections()  # like a consumer
     ledgers = {"": pattern_ledgers(HELD_OFFSETS, arena.seed), "full_": full_ledgers()}
     for prefix, some in ledgers.items():
         found = await commit_holds(arena.bootstrap_servers, topic, partitions, some, count)
@@ -160,7 +160,7 @@ async def holds(result: Result, partitions: int, arena: Arena) -> None:
 
 
 def hold_figures(found: Holds) -> dict[str, Any]:
-    """Medians of the rounds in ms, and each round's CPU time."""
+    """Medians of the rounds in ms, and the CPU time of each round."""
     cpu = [round(hold[0] * 1e3, 3) for hold in found.longest]
     return {
         "longest_hold_ms": statistics.median(cpu),

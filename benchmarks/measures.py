@@ -1,7 +1,7 @@
-"""What came of runs, and the values that goals and tables are made of. Judged are only medians of warm runs without
-problems, and figures of cases without problems.
+"""Results of runs, and the values for goals and tables. Only medians of warm runs without problems and figures of
+cases without problems count.
 
-A ratio of two contestants is the median of the ratios of their rounds, with its interval (:mod:`benchmarks.intervals`):
+A ratio of two contestants is the median of the ratios of their rounds with its interval (:mod:`benchmarks.intervals`):
 both sides of each ratio ran in the same minute.
 """
 
@@ -46,12 +46,12 @@ class Run:
     """One pass of one contestant over the topic.
 
     ``seconds``: from the first handler call to the end of the last handler. ``whole_seconds``: the same from the start
-    of the consumer (it joins its group). ``cpu_seconds``: user and system time of the whole process in ``seconds``: its
-    start, the joining of the group and the closing would weigh on short runs. ``peak_memory``: bytes, the process's
-    highest resident size so far. ``stopped``: at the work's limit, with ``ended`` records behind it.
-    ``peak_in_flight``: the most handlers that ran at once; None where they return at once. ``problems``: what the
-    checks found; such a run counts for nothing. ``machine``: what was seen of the machine meanwhile. ``repeated``: the
-    machine moved in its round, which was run again; the run counts for nothing.
+    of the consumer, including joining the group. ``cpu_seconds``: user and system time of the process during
+    ``seconds``; start-up, joining and closing would distort short runs. ``peak_memory``: bytes, the highest resident
+    size of the process so far. ``stopped``: at the work's limit, after ``ended`` records. ``peak_in_flight``: most
+    handlers that ran at once; None if they return at once. ``problems``: findings of the checks; such a run does not
+    count. ``machine``: state of the machine. ``repeated``: the machine's speed changed in its round, which was run
+    again; the run does not count.
     """
 
     round: int
@@ -68,12 +68,12 @@ class Run:
 
     @property
     def rate(self) -> float:
-        """Records a second."""
+        """Records per second."""
         return self.ended / self.seconds if self.seconds else 0.0
 
     @property
     def cpu_per_record(self) -> float:
-        """Seconds of CPU a record."""
+        """CPU seconds per record."""
         return self.cpu_seconds / self.ended if self.ended else 0.0
 
 
@@ -87,9 +87,9 @@ class Spread(NamedTuple):
 
 @dataclass(slots=True)
 class Entry:
-    """All runs of one contestant in one case. Round 0 is the cold one, the others follow in the same process.
+    """All runs of one contestant in one case. Round 0 is the cold one; later rounds run in the same process.
 
-    ``missing``: why there is none, in words for people (no Java, an installation failed).
+    ``missing``: why there are none (no Java, an installation failed).
     """
 
     contestant: str
@@ -99,12 +99,12 @@ class Entry:
 
     @property
     def cold(self) -> Run | None:
-        """The first run of the process, if it is good."""
+        """The first run of the process, if it has no problems."""
         return next((run for run in self.runs if run.round == 0 and not run.problems), None)
 
     @property
     def warm(self) -> list[Run]:
-        """The good ones of the later runs."""
+        """Later runs that count."""
         return [run for run in self.runs if run.round > 0 and not run.problems and not run.repeated]
 
     @property
@@ -114,22 +114,22 @@ class Entry:
 
     @property
     def memory(self) -> int:
-        """Bytes: the highest of the warm runs."""
+        """The highest peak memory of the warm runs, in bytes."""
         return max(run.peak_memory for run in self.warm)
 
     def spread(self, name: Value) -> Spread | None:
-        """Of the warm runs, if there is a good one."""
+        """Median and range of the warm runs; None without any."""
         values = [getattr(run, name) for run in self.warm]
         return Spread(statistics.median(values), min(values), max(values)) if values else None
 
 
 @dataclass(slots=True)
 class Result:
-    """What came of one case. ``group``: its letter. ``bound``: the least seconds the work can take. ``figures``: what
-    is measured beside or instead of runs, by name (a name says its unit: ``encode_ms``). ``problems``: of the case.
+    """The result of a case. ``group``: its letter. ``bound``: the least seconds that the work can take. ``figures``:
+    other measured values by name, which has the unit (``encode_ms``). ``problems``: of the whole case.
 
-    ``rounds``: the warm ones that count. ``repeated``: those in which the machine moved and that were run again.
-    ``unquiet``: those in which it moved and that count all the same, because too few quiet ones came in time.
+    ``rounds``: warm ones that count. ``repeated``: rounds in which the machine's speed changed, and that were run
+    again. ``unquiet``: rounds in which it changed and that count because there were too few quiet ones.
     """
 
     group: str
@@ -147,7 +147,7 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        """Whether a check did not hold, or something could not be measured. A peer that is missing is neither."""
+        """Whether a check failed or something could not be measured. A missing peer is neither."""
         return bool(self.problems) or any(run.problems for entry in self.entries for run in entry.runs)
 
     def entry(self, contestant: str) -> Entry | None:
@@ -155,7 +155,7 @@ class Result:
         return next((entry for entry in self.entries if entry.contestant == contestant), None)
 
     def good(self, contestant: str) -> Entry:
-        """The contestant, who has warm runs without problems. Raises NotMeasured."""
+        """A contestant with warm runs that count. Raises NotMeasured."""
         entry = self.entry(contestant)
         if self.problems:
             raise NotMeasured(f"{self.name} has problems")
@@ -169,17 +169,17 @@ class Result:
 
 
 class NotMeasured(Exception):
-    """The value cannot be had; the message says why."""
+    """The value is not available; the message says why."""
 
 
 Results = Mapping[str, Result]
 Measure = Callable[[Result, Results], Interval]
-"""A value of a case, with all cases by name beside it. Raises NotMeasured."""
+"""Returns a value of a case; gets all cases by name as well. Raises NotMeasured."""
 Value = Literal["rate", "seconds", "cpu_per_record"]
 
 
 def paired(mine: Entry, theirs: Entry, value: Value) -> list[float]:
-    """Mine over theirs, in each round in which both have a good warm run."""
+    """Ratios of mine to theirs for each round in which both have a warm run that counts."""
     beside = {run.round: run for run in theirs.warm}
     both = [(run, beside[run.round]) for run in mine.warm if run.round in beside]
     pairs = [(getattr(run, value), getattr(other, value)) for run, other in both]
@@ -194,12 +194,12 @@ def _ratio(mine: Entry, theirs: Entry, value: Value) -> Interval:
 
 
 def rate_over(other: str, mine: str = OURS) -> Measure:
-    """Records a second of ours over those of another; of a run stopped at its limit they are those until then."""
+    """The ratio of our rate to another's; for a stopped run the rate until then."""
     return lambda result, _: _ratio(result.good(mine), result.good(other), "rate")
 
 
 def seconds_under(other: str) -> Measure:
-    """How many times the seconds of ours another takes. More, if it was stopped before its end."""
+    """The ratio of another's seconds to ours. It is larger in fact if the other was stopped."""
 
     def measure(result: Result, _: Results) -> Interval:
         mine, theirs = result.good(OURS), result.good(other)
@@ -209,7 +209,7 @@ def seconds_under(other: str) -> Measure:
 
 
 def over_bound() -> Measure:
-    """Seconds of ours over the least that the work can take; infinity where ours was stopped before its end."""
+    """The ratio of our seconds to the least possible; infinity if ours was stopped."""
 
     def measure(result: Result, _: Results) -> Interval:
         if not result.bound:
@@ -223,12 +223,12 @@ def over_bound() -> Measure:
 
 
 def _exactly(value: float) -> Interval:
-    """What has no interval."""
+    """A value without an interval."""
     return Interval(value, value, value)
 
 
 def memory_over(other: str) -> Measure:
-    """Peak memory of ours over another's."""
+    """The ratio of our peak memory to another's."""
 
     def measure(result: Result, _: Results) -> Interval:
         return _exactly(result.good(OURS).memory / result.good(other).memory)
@@ -237,7 +237,7 @@ def memory_over(other: str) -> Measure:
 
 
 def cpu_over(other: str) -> Measure:
-    """CPU a record of ours over that in another case, which ran in the same rounds."""
+    """The ratio of our CPU time per record to that in another case of the same rounds."""
 
     def measure(result: Result, results: Results) -> Interval:
         if other not in results:
@@ -263,8 +263,8 @@ def figure(name: str) -> Measure:
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A value to be on the right side of ``must``, and better of ``stretch`` too. ``unit``: "ms", or empty for a ratio.
-    ``beside``: what is shown with it and has no verdict."""
+    """A value that must be on the right side of ``must``, and should be of ``stretch``. ``unit``: "ms", or empty for a
+    ratio. ``beside``: a value shown in addition, without a verdict."""
 
     text: str
     measure: Measure
@@ -280,7 +280,7 @@ Verdict = Literal["reached, stretch too", "reached", "MISSED", "not measured"]
 
 
 class Judgement(NamedTuple):
-    """A goal with the value seen. Without one, None, ``remark`` says why; else what a reader has to know of it."""
+    """A goal with its value. Without a value ``remark`` says why; else it has what a reader should know."""
 
     group: str
     goal: Goal
@@ -290,7 +290,7 @@ class Judgement(NamedTuple):
 
 
 def judge(goals: Mapping[str, Sequence[Goal]], results: Results) -> list[Judgement]:
-    """Every goal of the cases that there are results of. ``goals``: by the name of the case they are about."""
+    """Judge the goals of all cases with results. ``goals``: by name of their case."""
     return [_judged(name, goal, results) for name, of_case in goals.items() if name in results for goal in of_case]
 
 

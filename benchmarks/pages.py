@@ -1,6 +1,6 @@
-"""The figures on README.md and the pages of docs: blocks between two marks, filled from ``results/``.
+"""Blocks of figures in README.md and docs, between two marks, filled from ``results/``.
 
-A block is this, with each mark on a line of its own; NAME is one of ``BLOCKS``::
+A block has each mark on a line of its own; NAME is one of ``BLOCKS``::
 
     <!-- figures: NAME -->
     ...
@@ -28,19 +28,19 @@ _MARK: Final = re.compile(r"<!--\s*(?:figures|end\s+of\s+figures)\b.*", re.I)
 
 
 def pages(root: Path) -> list[Path]:
-    """Every page that a block may be on."""
+    """All pages that may have blocks."""
     return [root / "README.md", *sorted((root / "docs").rglob("*.md"))]
 
 
 def without_blocks(text: str) -> str:
-    """What is left of a page for people to write."""
+    """A page without its generated blocks."""
     return _BLOCK.sub("", text)
 
 
 def write(figures: Mapping[str, str], root: Path) -> list[Path]:
-    """Fill every block of every page with the figures of its name; the pages that changed.
+    """Fill all blocks of all pages. Returns the pages that changed.
 
-    Raises AioparallelError, before anything is written, when a block has an unknown name or no end.
+    Raises AioparallelError, before anything is written, if a block has an unknown name or no end.
     """
     texts = {page: page.read_text() for page in pages(root)}
     wrong = [problem for page, text in texts.items() for problem in _problems(page.relative_to(root), text, figures)]
@@ -54,7 +54,7 @@ def write(figures: Mapping[str, str], root: Path) -> list[Path]:
 
 
 def differences(figures: Mapping[str, str], root: Path) -> list[str]:
-    """Every block that is not what the results say, and every one that cannot be filled, with its page."""
+    """Blocks that differ from the results or cannot be filled, with their pages."""
     found: list[str] = []
     for page in pages(root):
         text, name = page.read_text(), page.relative_to(root)

@@ -1,4 +1,4 @@
-"""parallel_map beside what people write with asyncio alone: rates, checked, in turns.
+"""parallel_map compared with plain asyncio as people write it: rates, checked, in turn.
 
 ``python -m benchmarks.parallel_map [--rounds 5] [--loop asyncio]``
 """
@@ -26,7 +26,7 @@ _CHUNK = 10_000
 
 
 class Case(NamedTuple):
-    """``seconds`` for each item, ``slow`` of one in a hundred."""
+    """``seconds`` for each item; ``slow`` for one in a hundred."""
 
     items: int
     seconds: float
@@ -37,7 +37,7 @@ class Case(NamedTuple):
 
     @property
     def bound(self) -> float:
-        """Items a second that nobody can pass; 0 where there is none."""
+        """The highest possible number of items per second; 0 without a limit."""
         mean = self.seconds * 0.99 + self.slow * 0.01
         return self.concurrency / mean if mean else 0.0
 
@@ -51,12 +51,12 @@ CASES = {
 
 
 def seconds_of(case: Case, item: int) -> float:
-    """By a hash: every hundredth would be in step with something."""
+    """The item's time, by a hash: every hundredth item could coincide with something periodic."""
     return case.slow if item * 2_654_435_761 % 2**32 < 2**32 // 100 else case.seconds
 
 
 def handler_of(case: Case) -> Handler:
-    """What all of them await."""
+    """The handler that all contestants use."""
 
     async def nothing(item: int) -> int:
         return item
@@ -69,7 +69,7 @@ def handler_of(case: Case) -> Handler:
 
 
 async def mapped(case: Case, handle: Handler) -> int:
-    """Ours."""
+    """Our parallel_map."""
     keys = case.keys
     key = None if keys is None else lambda item: item % keys
     total = 0
@@ -79,7 +79,7 @@ async def mapped(case: Case, handle: Handler) -> int:
 
 
 async def engine(case: Case, handle: Handler) -> int:
-    """The engine without outcomes: what a consumer's records cost in it."""
+    """The engine without outcomes: the cost of a consumer's records in it."""
     from aioparallel.handling import Ordering  # noqa: PLC0415
     from aioparallel.options import Options  # noqa: PLC0415
     from aioparallel.records import Record  # noqa: PLC0415
@@ -99,7 +99,7 @@ async def engine(case: Case, handle: Handler) -> int:
 
 
 async def gathered(case: Case, handle: Handler) -> int:
-    """gather() with a semaphore, so many items at a time: all at once would take a task for each."""
+    """gather() with a semaphore in chunks, as all items at once would need a task each."""
     semaphore = asyncio.Semaphore(case.concurrency)
 
     async def bounded(item: int) -> int:
@@ -113,7 +113,7 @@ async def gathered(case: Case, handle: Handler) -> int:
 
 
 async def sleeping(case: Case, handle: Handler) -> int:
-    """As many tasks as may run at once, each with its part of the items: the loop's own bound."""
+    """As many tasks as may run at once, each with its part of the items: the event loop's limit."""
 
     async def part(first: int) -> int:
         return sum([await handle(item) for item in range(first, case.items, case.concurrency)])
@@ -125,7 +125,7 @@ CONTESTANTS = {"parallel_map": mapped, "engine": engine, "gather": gathered, "sl
 
 
 def run_one(name: str, contestant: str, loop: str) -> None:
-    """In a process of its own: one line of JSON."""
+    """Run in a new process; prints a line of JSON."""
     case = CASES[name]
     quick_collections(case.concurrency)
     factory = loop_factory() if loop == "uvloop" else asyncio.SelectorEventLoop
@@ -138,7 +138,7 @@ def run_one(name: str, contestant: str, loop: str) -> None:
 
 
 def rows_of(name: str, case: Case, given: argparse.Namespace) -> list[Row]:
-    """A row for each contestant, after all rounds."""
+    """A row for each contestant after all rounds."""
     results: dict[str, list[dict[str, float]]] = {contestant: [] for contestant in case.contestants}
     for number in range(given.rounds):
         for contestant in case.contestants[:: 1 if number % 2 else -1]:
@@ -156,13 +156,13 @@ def rows_of(name: str, case: Case, given: argparse.Namespace) -> list[Row]:
 
 
 def measure(given: argparse.Namespace) -> Tables:
-    """All cases."""
+    """Measure all cases."""
     rows = [row for name, case in CASES.items() for row in rows_of(name, case, given)]
     return {f"{given.rounds} rounds on {given.loop}, medians": rows}
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("parallel_map", __doc__)
     parser.add_argument("--rounds", type=int, default=5, help="of each contestant, in turns (default 5)")
     parser.add_argument("--loop", choices=["uvloop", "asyncio"], default="uvloop")

@@ -1,7 +1,6 @@
-"""The plots, drawn by Altair from results; vl-convert makes the files. A plot's name begins with the letter of its
-group.
+"""Draws plots of results with Altair; vl-convert writes the files. A plot's name begins with the letter of its group.
 
-Nothing is told by colour alone: bars carry their names, lines differ in their dashes too.
+Nothing depends on colour alone: bars have names, and lines differ in their dashes as well.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ __all__ = ["draw"]
 
 Row = Mapping[str, Any]
 
-# Okabe and Ito's palette: told apart with every kind of colour vision, and in grey.
+# The palette of Okabe and Ito: distinguishable with colour blindness, and in grey.
 COLOURS: Final = {"aioparallel": "#0072B2", "java": "#D55E00", "java-256m": "#D55E00", "ceiling": "#8C8C8C"}
 OTHERS: Final = "#009E73"
 PERCENTILES: Final = {"p50": "p50", "p99": "p99", "p999": "p99.9", "max": "max"}
 
 
 def draw(results: Sequence[Result], folder: Path) -> None:
-    """Draw all that these results allow into the folder; plots of before that they do not allow are removed."""
+    """Draw the plots for these results into a folder; old plots without results are removed."""
     for name, (rows_of, form) in PLOTS.items():
         rows = [row for result in results if result.group == name[0] for row in rows_of(result)]
         if rows:
@@ -37,7 +36,7 @@ def draw(results: Sequence[Result], folder: Path) -> None:
 
 
 def warm_rows(result: Result) -> Iterator[Row]:
-    """A row for each contestant with a good warm run."""
+    """A row for each contestant with warm runs that count."""
     for entry in result.entries:
         for name, unit in (("rate", 1.0), ("seconds", 1.0), ("cpu_per_record", 1e6)):
             if (spread := entry.spread(name)) is not None:  # type: ignore[arg-type]
@@ -48,7 +47,7 @@ def warm_rows(result: Result) -> Iterator[Row]:
 
 
 def rates(result: Result) -> Iterator[Row]:
-    """Records a second."""
+    """Records per second."""
     return (row for row in warm_rows(result) if row["measure"] == "rate")
 
 
@@ -69,13 +68,13 @@ def counted(prefix: str, measure: str, unit: str) -> Callable[[Result], Iterator
 
 
 def costs(result: Result) -> Iterator[Row]:
-    """CPU a record over keys and over concurrency."""
+    """CPU time per record by keys and by concurrency."""
     yield from counted("e-keys-", "cpu_per_record", "keys (no-op handler)")(result)
     yield from counted("e-concurrency-", "cpu_per_record", "concurrency (handlers of 100 ms)")(result)
 
 
 def latencies(result: Result) -> Iterator[Row]:
-    """A row for each percentile of each way."""
+    """A row for each percentile of each latency."""
     for way in ("arrival_to_handler", "produce_to_handler"):
         for percentile, shown in PERCENTILES.items():
             if (value := result.figures.get(f"{way}_{percentile}_ms")) is not None:
@@ -83,7 +82,7 @@ def latencies(result: Result) -> Iterator[Row]:
 
 
 def patterns(result: Result) -> Iterator[Row]:
-    """Encode and decode times of each pattern of incomplete offsets."""
+    """Encode and decode times of each pattern."""
     for row in result.figures.get("patterns", ()):
         for what in ("encode", "decode"):
             if f"{what}_ms" in row:
@@ -91,12 +90,12 @@ def patterns(result: Result) -> Iterator[Row]:
 
 
 def chart_of(rows: Sequence[Row]) -> alt.Chart:
-    """A chart of these, without a form yet."""
+    """A chart of these rows without marks."""
     return alt.Chart(alt.InlineData(values=list(rows)))
 
 
 def bars(rows: Sequence[Row]) -> Any:
-    """A panel for each case, a bar for each contestant, the fastest on top; whiskers from the lowest to the highest."""
+    """A panel for each case, a bar for each contestant, the fastest on top; whiskers show the range."""
     names = sorted({row["contestant"] for row in rows})
     colours = [COLOURS.get(name, OTHERS) for name in names]
     order = [row["contestant"] for row in sorted(rows, key=lambda row: row["value"], reverse=True)]
@@ -116,7 +115,7 @@ def bars(rows: Sequence[Row]) -> Any:
 
 
 def lines(title: str, scale: str) -> Callable[[Sequence[Row]], Any]:
-    """A line with a point at each count, for each contestant; a panel for what is counted."""
+    """A line for each contestant with a point at each count; a panel for each kind of count."""
 
     def chart(rows: Sequence[Row]) -> Any:
         base = chart_of(rows).encode(
@@ -133,7 +132,7 @@ def lines(title: str, scale: str) -> Callable[[Sequence[Row]], Any]:
 
 
 def points(rows: Sequence[Row]) -> Any:
-    """Percentiles: points, because bars on a logarithmic axis begin nowhere."""
+    """Percentiles as points, because bars have no origin on a logarithmic axis."""
     dots = chart_of(rows).mark_point(filled=True, size=90).encode(
         x=alt.X("value:Q", scale=alt.Scale(type="log"), title="milliseconds (logarithmic)"),
         y=alt.Y("percentile:N", sort=list(PERCENTILES.values()), title=None),

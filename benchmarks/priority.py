@@ -1,8 +1,8 @@
 """Topics of several priorities: ``python -m benchmarks.priority``.
 
-A backlog on each priority: what parts of the rate each has while all have something left, and what becomes of the rate
-when one runs out. Then a flood of the lowest, and urgent records that come one by one: how long they wait for their
-handler, beside a plain consumer of the same topics.
+With a backlog on each priority: the part of the rate that each has while all have records, and the rate when one runs
+out. Then a flood on the lowest priority, with urgent records one by one: how long they wait for their handler, compared
+with a plain consumer of the same topics.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HANDLER: Final = 0.005
 
 
 async def _make(kafka: LocalKafka, topic: str, counts: Sequence[int], partitions: int) -> None:
-    """Its topics, with so many records of each priority."""
+    """Create the topics with so many records of each priority."""
     for priority, count in enumerate(counts):
         name = priority_topic(topic, priority)
         await kafka.create_topic(name, partitions)
@@ -54,11 +54,8 @@ async def _running(consumer: ParallelConsumer[Any, Any], handler: Any) -> AsyncI
             await run
 
 
-# -- shares -------------------------------------------------------------------------------------------
-
-
 async def shares(kafka: LocalKafka, count: int, at_once: int) -> Tables:
-    """Each priority has a backlog of ``count`` records."""
+    """Each priority has ``count`` records."""
     await _make(kafka, "backlog", [count] * PRIORITIES, 4)
     handled: Counter[int] = Counter()
 
@@ -78,7 +75,7 @@ async def shares(kafka: LocalKafka, count: int, at_once: int) -> Tables:
         while handled.total() < PRIORITIES * count:
             await asyncio.sleep(0.05)
             line.append((time.perf_counter(), Counter(handled)))
-    # From the first 5 % on until the highest has 5 % left: all have a backlog.
+    # From the first 5 % until the highest priority has 5 % left: all have records.
     among = [one for one in line if one[1].total() > 0.05 * count and one[1][2] < 0.95 * count]
     (began, before), (ended, after) = among[0], among[-1]
     after = Counter({priority: after[priority] - before[priority] for priority in range(PRIORITIES)})
@@ -101,13 +98,10 @@ async def shares(kafka: LocalKafka, count: int, at_once: int) -> Tables:
     return {f"Shares while all have a backlog: {what}": parts, "When the records of a priority run out": ends}
 
 
-# -- latency ------------------------------------------------------------------------------------------
-
-
 async def latency(
     kafka: LocalKafka, flood: int, at_once: int, urgent: int, partitions: int, plain: bool
 ) -> list[float]:
-    """Seconds from the sending of each of ``urgent`` records to the first step of its handler, beside the flood."""
+    """Seconds from sending each of ``urgent`` records to the start of its handler, during the flood."""
     topic = f"flood{'-plain' if plain else ''}-{time.time_ns()}"
     await _make(kafka, topic, [flood, 0, 0], partitions)
     waits: list[float] = []
@@ -143,7 +137,7 @@ async def latency(
 
 
 async def waits(kafka: LocalKafka, given: argparse.Namespace) -> list[Row]:
-    """Of urgent records under a flood, by turns; the median of the rounds, and the longest of all."""
+    """Waits of urgent records during a flood, in turn: the median of the rounds, and the longest of all."""
     rows: list[Row] = []
     for partitions in (4, 48):
         found: dict[bool, list[list[float]]] = {False: [], True: []}
@@ -171,7 +165,7 @@ async def _run(given: argparse.Namespace) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("priority", __doc__)
     parser.add_argument("--count", type=int, default=100_000, help="records of each priority (100,000)")
     parser.add_argument("--concurrency", type=int, default=100, help="handlers at once (100; a tenth under the flood)")

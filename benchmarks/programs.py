@@ -1,9 +1,8 @@
-"""The contestants' programs: those of this checkout, and the peers outside it, which are found and built.
+"""The contestants' programs: those of this checkout, and external peers, which are built.
 
-What is built is found again for as long as what it was built from stays the same. The jars of the Java peer come by
-Maven into the cache that those of Apache Kafka are in; its sources are compiled with ``javac``. Each peer in Python
-gets a virtual environment, with what this checkout depends on beside it: it speaks the protocol through
-``contestant.py``.
+A build is reused as long as its sources are the same. Maven downloads the jars of the Java peer into the cache of
+Apache Kafka's jars; ``javac`` compiles its sources. Each Python peer has a virtual environment with this checkout's
+dependencies, as it speaks the protocol through ``contestant.py``.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ from aioparallel.jvm.programs import run_program
 __all__ = ["CONTESTANTS", "PEERS", "ROOT", "Contestant", "PeerMissing", "Workshop", "find_peers"]
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-"""Of the checkout."""
+"""The folder of the checkout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A way to do the work: a program that speaks the protocol of ``contestant.py``.
+    """A program that does the work and speaks the protocol of ``contestant.py``.
 
-    ``command``: the program; the path of ``work.json`` is put behind it. ``keeps_key_order``: what it promises, and so
-    what is checked of it where keys are the order. ``reads``: whether it reads the topic at all. ``environment``:
-    variables of its process.
+    ``command``: the program; the path of ``work.json`` is appended. ``keeps_key_order``: whether it promises and is
+    checked for the order of keys. ``reads``: whether it reads the topic at all. ``environment``: variables of its
+    process.
     """
 
     name: str
@@ -49,7 +48,7 @@ class Contestant:
 
 def _here(name: str, title: str, *, keeps_key_order: bool = True, reads: bool = True) -> Contestant:
     module = f"benchmarks.contestants.{name.replace('-', '_')}"
-    # -P: the folder where somebody calls it is not searched, which may hold another aioparallel.
+    # -P: the current folder is not searched, as it may have another aioparallel.
     return Contestant(name, title, (sys.executable, "-P", "-m", module), keeps_key_order, reads)
 
 
@@ -64,21 +63,21 @@ _HERE: Final = (
     _here("ceiling", "the event loop alone, only sleeping", keeps_key_order=False, reads=False),
 )
 CONTESTANTS: Final = {one.name: one for one in _HERE}
-"""Those of this checkout, by name."""
+"""The programs of this checkout, by name."""
 
 JAVA_HEAPS: Final = {"java": (), "java-256m": ("-Xmx256m",)}
-"""Options of the JVM by contestant: the heap it chooses itself, up to a quarter of the memory; and a small one."""
+"""JVM options by contestant: its own choice of heap, up to a quarter of the memory; and a small heap."""
 TIMEOUT: Final = 900.0
-"""Seconds for one program that builds something: the first time, it downloads."""
+"""Seconds for one build step; the first time it downloads."""
 JARS: Final = JarSet(
     name="parallel-consumer",
     version="0.5.3.3",
     title="Java Parallel Consumer",
     artifacts=(
-        # With the kafka-clients that it asks for.
+        # Brings its kafka-clients.
         Artifact("io.confluent.parallelconsumer", "parallel-consumer-core", "0.5.3.3"),
         Artifact("com.google.code.gson", "gson", "2.13.2"),
-        # It logs nothing: what a log costs is not measured.
+        # No logging, whose cost is not measured.
         Artifact("org.slf4j", "slf4j-nop", "2.0.13"),
     ),
     size="about 20 jars",
@@ -87,7 +86,7 @@ JARS: Final = JarSet(
 
 @dataclass(frozen=True, slots=True)
 class PythonPeer:
-    """A peer in Python. ``requirement``: what pip installs. ``oldest``: the first version of Python that it runs on."""
+    """A Python peer. ``requirement``: for pip. ``oldest``: the first version of Python it supports."""
 
     title: str
     requirement: str
@@ -102,17 +101,17 @@ PYTHON_PEERS: Final = {
 
 
 PEERS: Final = (*JAVA_HEAPS, *PYTHON_PEERS)
-"""Those outside this checkout, by name."""
+"""The external programs, by name."""
 
 
 class PeerMissing(AioparallelError):
-    """A peer cannot be had; the message says why and what to install."""
+    """A peer is not available; the message says why and what to install."""
 
 
 def find_peers(names: Sequence[str], report: Callable[[str], None]) -> dict[str, Contestant | str]:
     """Each of these peers, or a text that says why it is missing and what to install.
 
-    ``report`` is told in sentences what takes long: a minute in all the first time, nothing later. Blocks meanwhile.
+    ``report`` is called before slow steps: about a minute in all the first time, none later. Blocks meanwhile.
     """
     workshop = Workshop(ROOT / "benchmarks" / "peers", os.environ, sys.executable, report)
     found: dict[str, Contestant | str] = {}
@@ -126,10 +125,10 @@ def find_peers(names: Sequence[str], report: Callable[[str], None]) -> dict[str,
 
 @dataclass(frozen=True, slots=True)
 class Workshop:
-    """Where peers are built, and with what.
+    """Builds peers.
 
-    ``folder``: ``benchmarks/peers`` of a checkout. ``environment``: PATH, JAVA_HOME and PYENV_ROOT are looked into.
-    ``python``: taken for peers in Python that it is new enough for, so that they run on what we run on.
+    ``folder``: ``benchmarks/peers`` of a checkout. ``environment``: PATH, JAVA_HOME and PYENV_ROOT are used.
+    ``python``: used for Python peers that support its version, so that they run on the same Python as ours.
     """
 
     folder: Path
@@ -138,7 +137,7 @@ class Workshop:
     report: Callable[[str], None]
 
     def find(self, name: str) -> Contestant:
-        """The peer, built if need be. Raises PeerMissing, or JarsMissing."""
+        """The peer, built if necessary. Raises PeerMissing or JarsMissing."""
         return self._java(name) if name in JAVA_HEAPS else self._python(name, PYTHON_PEERS[name])
 
     def _java(self, name: str) -> Contestant:
@@ -155,10 +154,10 @@ class Workshop:
             options = ("--release", "17", "-cp", f"{jars}/*", "-d", str(classes))
             self._run("javac", (str(compiler), *options, *map(str, sources)))
             (classes / "stamp").write_text(digest)
-        # Without a file of performance data in the temporary directory, which a killed JVM would leave there.
+        # Without performance data in the temporary directory, which a killed JVM would leave there.
         started_with = ("-XX:-UsePerfData", *JAVA_HEAPS[name], "-cp", f"{classes}{os.pathsep}{jars}/*")
         title = " ".join([str(JARS), *JAVA_HEAPS[name]])
-        # The link that a PATH often has would hide which JDK it is.
+        # Resolved, as a link on the PATH would hide which JDK it is.
         return Contestant(name, title, (str(compiler.resolve().with_name("java")), *started_with, "Peer"))
 
     def _python(self, name: str, peer: PythonPeer) -> Contestant:
@@ -183,7 +182,7 @@ class Workshop:
         return Contestant(name, peer.title, command, peer.keeps_key_order)
 
     def _pythons(self) -> Iterator[str]:
-        """Commands of Pythons that may be there: ours first, then from the oldest version that is of use."""
+        """Commands of possible Pythons: ours first, then from the oldest useful version."""
         yield self.python
         root = Path(self.environment.get("PYENV_ROOT") or Path.home() / ".pyenv")
         for minor in range(12, 20):
@@ -192,7 +191,8 @@ class Workshop:
             yield from map(str, sorted(root.glob(f"versions/3.{minor}.*/bin/python")))
 
     def _fits(self, python: str, oldest: tuple[int, int]) -> bool:
-        """Asked of itself: pyenv has commands for versions that cannot be run, and Debian has Pythons without pip."""
+        """Whether a Python runs, is new enough and has venv and pip: pyenv has commands for versions that do not run,
+        and Debian has Pythons without pip."""
         question = f"import ensurepip, sys, venv; sys.exit(sys.version_info < {oldest})"
         try:
             return run_program((python, "-c", question), self.environment, 30.0)[0] == 0
@@ -200,14 +200,14 @@ class Workshop:
             return False
 
     def _program(self, name: str) -> Path | None:
-        """In JAVA_HOME first, as Maven does it (it holds no other programs that are looked for), then on the PATH."""
+        """Searched in JAVA_HOME first, like Maven (it has no other programs needed here), then on the PATH."""
         home = self.environment.get("JAVA_HOME")
         places = [f"{home}/bin"] if home else []
         found = shutil.which(name, path=os.pathsep.join([*places, self.environment.get("PATH", "")]))
         return Path(found) if found else None
 
     def _run(self, what: str, command: Sequence[str]) -> None:
-        """Raises PeerMissing with the last lines of what the program said when it fails."""
+        """Raises PeerMissing with the last lines of its output if it fails."""
         try:
             code, said = run_program(command, self.environment, TIMEOUT)
         except subprocess.TimeoutExpired as error:
@@ -217,11 +217,11 @@ class Workshop:
 
 
 def is_built(place: Path, digest: str) -> bool:
-    """Whether it was built completely, and from this."""
+    """Whether a build is complete and from these sources."""
     stamp = place / "stamp"
     return stamp.is_file() and stamp.read_text() == digest
 
 
 def digest_of(*parts: str) -> str:
-    """A text that is another one when any part is."""
+    """A digest of all parts."""
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()

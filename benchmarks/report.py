@@ -1,5 +1,4 @@
-"""What the benchmark found: ``results.json``, every run of every case, and ``results.md``, which the terminal shows
-too."""
+"""Writes ``results.json`` with every run of every case, and ``results.md``, which the terminal shows as well."""
 
 from __future__ import annotations
 
@@ -53,32 +52,29 @@ __all__ = [
 
 FORMAT: Final = 2
 READING: Final = """\
-The first run of a contestant's process is its cold one; medians are those of the later, warm runs. Rates, seconds and
-the CPU of the whole process count from the first handler call to the end of the last one: joining the group, closing,
-and the start of interpreter or JVM are not in them. The order of records, their completeness and the committed offsets
-are checked after each run; a run that fails counts for nothing."""
+The first run of a contestant's process is the cold one; medians are those of the later, warm runs. Rates, seconds and
+the CPU of the whole process count from the first handler call to the end of the last one, without joining the group,
+closing, and the start of the interpreter or JVM. The order of records, their completeness and the committed offsets are
+checked after each run; a run that fails a check does not count."""
 RATIOS: Final = """\
 Contestants run in random order in each round. A ratio is the median of the ratios of the rounds, so both sides of each
-ran in the same minute; behind it stands its interval of 95 %. A fixed calibration loop is timed before and after each
+ran in the same minute; its interval of 95 % follows. A fixed calibration loop is timed before and after each
 run: a round in which it moved by more than 5 % is repeated. The interval is that of these processes: each contestant
 has one for all rounds, and another process of the same code may differ by some percent."""
 
 
-# -- results.json ---------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A case's result and what it was measured with."""
+    """A case's result and the facts of its measurement."""
 
     case: Result
     facts: Facts
 
 
 def merged(old: Sequence[Measured], new: Measured) -> list[Measured]:
-    """The old ones, that of the same name replaced by the new one, in the order of groups and names.
+    """The old results with the new one instead of that with its name, sorted by group and name.
 
-    A case is replaced as a whole: contestants that did not run side by side are not put into one row.
+    A case is replaced as a whole, as contestants of one row must have run in the same rounds.
     """
 
     def natural(name: str) -> list[tuple[int, str]]:  # ``b-key-20`` before ``b-key-100``
@@ -89,12 +85,12 @@ def merged(old: Sequence[Measured], new: Measured) -> list[Measured]:
 
 
 def judged(results: Sequence[Measured]) -> list[Judgement]:
-    """All goals of all cases."""
+    """All goals of all cases, judged."""
     return judge({case.name: case.goals for case in CASES}, {one.case.name: one.case for one in results})
 
 
 def write(results: Sequence[Measured], folder: Path) -> str:
-    """Write ``results.json`` and ``results.md``; the text of the latter."""
+    """Write ``results.json`` and ``results.md``. Returns the text of the latter."""
     goals = [
         {
             "group": one.group, "text": one.goal.text, "relation": one.goal.relation, "must": one.goal.must,
@@ -107,7 +103,7 @@ def write(results: Sequence[Measured], folder: Path) -> str:
     document = {"format": FORMAT, "results": [asdict(one) for one in results], "goals": goals}
     text = markdown(results, sorted(plot.name for plot in folder.glob("?-*.svg")))
     for name, content in (("results.json", json.dumps(document, indent=1) + "\n"), ("results.md", text)):
-        # In one step: somebody who stops the command keeps the old one or gets the new one.
+        # Atomically, so that an interruption keeps the old file.
         new = folder / f"{name}.new"
         new.write_text(content)
         os.replace(new, folder / name)
@@ -115,8 +111,7 @@ def write(results: Sequence[Measured], folder: Path) -> str:
 
 
 def read(folder: Path) -> list[Measured]:
-    """What :func:`write` wrote into this folder; nothing where it did not. Raises AioparallelError when the file is
-    something else."""
+    """Read what :func:`write` has written; empty without a file. Raises AioparallelError for another format."""
     path = folder / "results.json"
     if not path.exists():
         return []
@@ -142,12 +137,9 @@ def _run_of(found: Mapping[str, Any]) -> Run:
     return Run(**{**found, "problems": tuple(found["problems"]), "machine": machine})
 
 
-# -- results.md -----------------------------------------------------------------------------------------
-
-
 def markdown(results: Sequence[Measured], plots: Sequence[str] = ()) -> str:
-    """The goals, then a part for each group of cases, then what it was measured with. ``plots``: names of files, each
-    beginning with the letter of its group."""
+    """The goals, a section for each group of cases, and the facts. ``plots``: file names that begin with the letter of
+    their group."""
     parts = ["# Benchmark results", READING]
     parts += [RATIOS] * any(run.machine for one in results for entry in one.case.entries for run in entry.runs)
     if small := [one.case.name for one in results if one.facts.scale != 1]:
@@ -167,13 +159,13 @@ def markdown(results: Sequence[Measured], plots: Sequence[str] = ()) -> str:
 
 
 def counted(judgements: Sequence[Judgement]) -> str:
-    """How many goals have which verdict, in a sentence."""
+    """How many goals have each verdict, as a sentence."""
     verdicts = [one.verdict for one in judgements]
     return "; ".join(f"{verdicts.count(one)} {one}" for one in get_args(Verdict) if one in verdicts) + "."
 
 
 def goals_table(judgements: Sequence[Judgement]) -> str:
-    """A row for each goal: what was seen, what it must be, the verdict."""
+    """A row for each goal: its value, its limit, the verdict."""
     rows = []
     for group, goal, verdict, value, remark in judgements:
         unit = f" {goal.unit}" if goal.unit else ""
@@ -239,7 +231,7 @@ def _runs_table(cases: Sequence[Result]) -> str:
 
 
 def rate(entry: Entry) -> str:
-    """Records a second of the warm runs, or why there are none."""
+    """Records per second of the warm runs, or why there are none."""
     if not entry.warm:
         return "missing" if entry.missing is not None else "no good warm run"
     return spread(entry.spread("rate")) + (", stopped" if entry.stopped else "")
@@ -251,7 +243,7 @@ def _peak(entry: Entry) -> str:
 
 
 def _figures(cases: Sequence[Result]) -> Iterator[str]:
-    """Cases with figures in common side by side, then figures that are tables."""
+    """Figures that cases share in one table, then figures that are tables."""
     left = [case for case in cases if case.figures]
     while left:
         names = _single(left[0])
@@ -268,14 +260,14 @@ def _figures(cases: Sequence[Result]) -> Iterator[str]:
 
 
 def _single(case: Result) -> set[str]:
-    """The names of figures that are no tables."""
+    """Names of figures that are not tables."""
     return {
         name for name, value in case.figures.items() if not (isinstance(value, list) and isinstance(value[0], dict))
     }
 
 
 def _quietness(cases: Sequence[Result]) -> Iterator[str]:
-    """How many rounds there were, and how quiet the machine was."""
+    """The number of rounds, and how steady the machine was."""
     for case in cases:
         seen = [run.machine for entry in case.entries for run in entry.warm if run.machine]
         if not seen:
@@ -292,7 +284,7 @@ def _quietness(cases: Sequence[Result]) -> Iterator[str]:
 
 
 def _notes(cases: Sequence[Result]) -> Iterator[str]:
-    """Sentences about what is missing, was stopped, or failed a check."""
+    """Sentences about missing contestants, stopped runs and failed checks."""
     missing: defaultdict[tuple[str, str], list[str]] = defaultdict(list)
     for case in cases:
         for entry in case.entries:
@@ -313,7 +305,7 @@ def _notes(cases: Sequence[Result]) -> Iterator[str]:
 
 
 def by_facts(results: Sequence[Measured]) -> dict[Facts, list[Measured]]:
-    """Cases that share machine, versions and rounds; the date of those facts is empty."""
+    """Cases by their machine, versions and rounds, with an empty date."""
     alike: defaultdict[Facts, list[Measured]] = defaultdict(list)
     for one in results:
         alike[replace(one.facts, date="")].append(one)
@@ -321,7 +313,7 @@ def by_facts(results: Sequence[Measured]) -> dict[Facts, list[Measured]]:
 
 
 def _measured_with(results: Sequence[Measured]) -> Iterator[str]:
-    """Machine and versions, once for all cases that share them."""
+    """Machine and versions, once for all cases with the same."""
     alike = by_facts(results)
     for facts, together in alike.items():
         dates = sorted(one.facts.date for one in together)
@@ -338,22 +330,19 @@ contestants
 
 
 def version_of(facts: Facts) -> str:
-    """Of the library, with the commit where it is known."""
+    """The version of the library, with the commit if known."""
     return f"{facts.aioparallel} ({facts.commit})" if facts.commit else facts.aioparallel
 
 
-# -- numbers --------------------------------------------------------------------------------------------
-
-
 def interval(found: Interval) -> str:
-    """The median of a ratio and, where there is one, its interval: ``0.63 (0.62-0.64)``."""
+    """The median of a ratio with its interval, if there is one: ``0.63 (0.62-0.64)``."""
     if found.low == found.high or not found.low:
         return ratio(found.median)
     return f"{ratio(found.median)} ({ratio(found.low)}-{ratio(found.high)})"
 
 
 def spread(found: Spread | None) -> str:
-    """The median, with the lowest and the highest value behind it."""
+    """The median, followed by the lowest and the highest value."""
     if found is None:
         return NOTHING
     if found.lowest == found.highest:
@@ -366,7 +355,7 @@ def _microseconds(found: Spread | None) -> str:
 
 
 def value_of(measure: Measure, case: Result) -> str:
-    """It, or a dash where it cannot be had."""
+    """The value, or a dash if it is not available."""
     try:
         return interval(measure(case, {}))
     except NotMeasured:

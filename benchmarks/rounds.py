@@ -1,4 +1,4 @@
-"""Plays cases in rounds: every contestant once a round, in random order, until the ratios are known well enough."""
+"""Plays cases in rounds: each contestant once a round, in random order, until the ratios are narrow enough."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ __all__ = ["play"]
 
 
 async def play(cases: Sequence[Case], arena: Arena) -> list[Result]:
-    """One cold round (0), then warm ones, in the same processes; the cases are played side by side in each round.
+    """One cold round (0), then warm ones in the same processes; each round plays all cases.
 
-    First come ``arena.rounds`` warm rounds. For at most ``arena.seconds`` a case, more follow: of everybody in place of
-    the rounds in which the machine moved, then of those contestants alone whose watched ratio is not yet as narrow as
-    ``arena.width``. Cancelling it ends all processes.
+    After ``arena.rounds`` warm rounds more follow, for at most ``arena.seconds`` a case: of all contestants to replace
+    rounds in which the machine's speed changed, then of contestants whose watched ratio is wider than ``arena.width``.
+    Cancelling it ends all processes.
     """
     async with AsyncExitStack() as stack:
         fields = [await stack.enter_async_context(Field.of(case, arena)) for case in cases]
@@ -36,7 +36,7 @@ async def play(cases: Sequence[Case], arena: Arena) -> list[Result]:
 
 @dataclass(slots=True, eq=False)
 class _Seat:
-    """A contestant in one case. ``left``: rounds that it may still run, None for any number."""
+    """A contestant in one case. ``left``: rounds that it may still run; None for any number."""
 
     place: Field
     player: Player
@@ -45,20 +45,20 @@ class _Seat:
 
     @property
     def plays(self) -> bool:
-        """A process that has ended plays no more: another one would start cold."""
+        """Whether it takes part. A process that has ended does not: a new one would be cold."""
         return not self.player.ended and self.left != 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Watched:
-    """A ratio that is to become narrow, and the seats that it needs."""
+    """A ratio that should become narrow, and the seats that it needs."""
 
     measure: Measure
     result: Result
     seats: Sequence[_Seat]
 
     def is_wide(self, width: float, results: Mapping[str, Result]) -> bool:
-        """Whether more rounds can make it narrower, and are needed."""
+        """Whether more rounds are needed and can make it narrower."""
         try:
             return all(seat.plays for seat in self.seats) and self.measure(self.result, results).width > width
         except NotMeasured:
@@ -87,7 +87,7 @@ class _Game:
                 self.seats.append(_Seat(place, Player(found, place), entry))
 
     async def play(self) -> None:
-        """All rounds."""
+        """Play all rounds."""
         await self._round(0, [seat for seat in self.seats if seat.plays])
         for seat in self.seats:
             if seat.entry.cold is None or seat.entry.cold.stopped:
@@ -102,7 +102,7 @@ class _Game:
         self._count()
 
     def _needed(self, quiet: int) -> list[_Seat]:
-        """Everybody while there are too few quiet rounds; then who is in a ratio that is not narrow."""
+        """All seats while there are too few quiet rounds; then the seats of ratios that are too wide."""
         seats = [seat for seat in self.seats if seat.plays]
         if quiet < self.arena.rounds:
             return seats
@@ -126,7 +126,7 @@ class _Game:
         return [seat for seat in self.seats if seat.place is place and seat.entry.contestant == name]
 
     async def _round(self, number: int, seats: Sequence[_Seat]) -> bool:
-        """Each seat once. False: the machine moved, and the round is to be repeated."""
+        """Run each seat once. Returns False if the machine's speed changed and the round must be repeated."""
         order = self.random.sample(seats, len(seats))
         for at, seat in enumerate(order, 1):
             what = f"warm round {number}" if number else "cold round"
@@ -143,7 +143,7 @@ class _Game:
         return False
 
     def _count(self) -> None:
-        """What came of the rounds. Where too few were quiet, all of them count, and the result says so."""
+        """Count the rounds. If too few were quiet, all count, and the result says so."""
         for place in self.fields:
             result = place.result
             rounds = {run.round: run.repeated for entry in result.entries for run in entry.runs if run.round}

@@ -1,4 +1,4 @@
-"""Cases in which processes are paced, killed or started together: (f), (h) and (i)."""
+"""Cases with a script: records at a constant rate (f), killed processes (h), and processes started together (i)."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ SECONDS: Final = 20.0  # of sending, the warm-up included
 WARM_UP: Final = 2.0  # seconds
 BACKLOG: Final = 500_000  # records
 SHARES: Final = {"p50": 500, "p99": 990, "p999": 999, "max": 1_000}
-"""Of a thousand."""
+"""Thousandths."""
 STUCK: Final = 100  # offset
-WORK_TIMEOUT: Final = 60.0  # seconds until all is done that can be done, and for the recovery
+WORK_TIMEOUT: Final = 60.0  # seconds until everything possible is done, and for the recovery
 POLL: Final = 0.005  # seconds
 
 
 @asynccontextmanager
 async def playing(contestant: Contestant | str, place: Field, **changes: Any) -> AsyncIterator[Player]:
-    """A contestant's process, ended afterwards. Raises AioparallelError where there is none."""
+    """A contestant's process for the length of the block. Raises AioparallelError if it is missing."""
     if isinstance(contestant, str):
         raise AioparallelError(contestant)
     player = Player(contestant, place, **changes)
@@ -52,12 +52,9 @@ async def playing(contestant: Contestant | str, place: Field, **changes: Any) ->
         await player.stop(at_once=True)
 
 
-# -- (f) ------------------------------------------------------------------------------------------------
-
-
 async def paced(case: Case, arena: Arena) -> Result:
-    """Records sent at a steady pace to a consumer that has joined. With a scale sending takes that much less than 20
-    seconds, but a second after the warm-up at least."""
+    """Records at a constant rate to a consumer that has joined. A scale shortens the 20 seconds of sending, to at least
+    a second after the warm-up."""
     rate, figures = RATE, dict[str, Any]()
     if case.name == "f-half":
         shape = replace(case.shape, records=BACKLOG // arena.scale)
@@ -76,12 +73,12 @@ async def paced(case: Case, arena: Arena) -> Result:
         await player.order(0, topic)
         await player.joined(shape.partitions)
         arena.say(f"{case.name}: {rate:,.0f} records/s for {seconds:.0f} s")
-        nobody_waits = threading.Event()
+        given_up = threading.Event()
         try:
-            sent = await asyncio.to_thread(pace, servers, topic, workload, rate, nobody_waits.is_set)
+            sent = await asyncio.to_thread(pace, servers, topic, workload, rate, given_up.is_set)
             await player.answer(0, WORK_TIMEOUT)
         finally:
-            nobody_waits.set()
+            given_up.set()
         await asyncio.to_thread(read_back, servers, topic, workload)
         seen = await asyncio.to_thread(Evidence.read, player.events)
         place.result.problems += await asyncio.to_thread(check_events, seen, workload, "key")
@@ -95,16 +92,16 @@ async def paced(case: Case, arena: Arena) -> Result:
 
 
 def latency_figures(seen: Evidence, arrivals: Evidence, sent: list[Integers], rate: float) -> dict[str, Any]:
-    """Rates in records/s, latencies in ms, those of the warm-up by themselves.
+    """Rates in records/s and latencies in ms, the warm-up separately.
 
-    ``arrivals``: for each fetch the last offset that it took of a partition. ``sent``: nanoseconds by partition and
+    ``arrivals``: for each fetch the last offset that it returned of a partition. ``sent``: nanoseconds by partition and
     offset.
     """
     found: dict[str, Any] = {"rate_asked": round(rate)}
     rows, came = (np.stack([one.partitions, one.offsets, one.times], axis=1)[one.began] for one in (seen, arrivals))
     parts = [rows[rows[:, 0] == partition] for partition in range(len(sent))]
     ends = [came[came[:, 0] == partition] for partition in range(len(sent))]
-    # The first fetch that ended at the record or behind it.
+    # The first fetch that ended at or after the record.
     arrived = [end[np.searchsorted(end[:, 1], part[:, 1]), 2] for part, end in zip(parts, ends, strict=True)]
     produced = np.concatenate([times[part[:, 1]] for part, times in zip(parts, sent, strict=True)])
     began = np.concatenate([part[:, 2] for part in parts])
@@ -119,9 +116,9 @@ def latency_figures(seen: Evidence, arrivals: Evidence, sent: list[Integers], ra
 
 
 def percentiles(name: str, nanoseconds: Integers) -> dict[str, float]:
-    """The median, 99th and 99.9th percentile and the highest, in ms, as ``<name>_p50_ms`` and so on.
+    """Median, 99th and 99.9th percentile and maximum in ms, as ``<name>_p50_ms`` and so on; empty without values.
 
-    By nearest rank: each is a latency that was seen, and at least that share of all is not above it. None of nothing.
+    By nearest rank: each is an observed latency, and at least that part of all latencies does not exceed it.
     """
     if not len(nanoseconds):
         return {}
@@ -131,18 +128,15 @@ def percentiles(name: str, nanoseconds: Integers) -> dict[str, float]:
     return {f"{name}_{share}_ms": round(int(ordered[rank - 1]) / 1e6, 3) for share, rank in ranks.items()}
 
 
-# -- (h) ------------------------------------------------------------------------------------------------
-
-
 class Commit(NamedTuple):
-    """What a group has committed: the offset, and how many records that and the map beside it call complete."""
+    """A group's committed offset, and the number of records that it and its map mark as complete."""
 
     offset: int
     complete: int
 
 
 async def crash(case: Case, arena: Arena) -> Result:
-    """Each contestant, killed behind one stuck record and started again. The figure ``contestants`` has a row of
+    """Kills each contestant behind one stuck record and starts it again. The figure ``contestants`` has a row for
     each."""
     async with Field.of(case, arena) as place:
         result, rows = place.result, list[dict[str, Any]]()
@@ -164,7 +158,7 @@ async def crash(case: Case, arena: Arena) -> Result:
 async def killed_and_recovered(
     place: Field, contestant: Contestant | str, committed: Callable[[], Awaitable[Commit]]
 ) -> tuple[dict[str, Any], list[str]]:
-    """Figures and problems."""
+    """Returns figures and problems."""
     keys, group = place.workload.keys_by_offset[0], f"{place.work.topic}-{getattr(contestant, 'name', '')}"
     in_order = isinstance(contestant, Contestant) and contestant.keeps_key_order
     done = len(keys) - 1 - (keys[STUCK + 1 :].count(keys[STUCK]) if in_order else 0)
@@ -198,7 +192,7 @@ async def killed_and_recovered(
 
 
 def still_running(player: Player) -> None:
-    """Raises AioparallelError when it has ended by itself."""
+    """Raises AioparallelError if the process has ended by itself."""
     if player.ended:
         assert player.child is not None
         raise AioparallelError(
@@ -208,7 +202,7 @@ def still_running(player: Player) -> None:
 
 @asynccontextmanager
 async def committed_by(place: Field, group: str) -> AsyncIterator[Callable[[], Awaitable[Commit]]]:
-    """Asks the broker what the group has committed."""
+    """A function that asks the broker what the group has committed."""
     partition = TopicPartition(place.work.topic, 0)
     async with Admin(place.work.bootstrap_servers) as admin:
 
@@ -216,19 +210,15 @@ async def committed_by(place: Field, group: str) -> AsyncIterator[Callable[[], A
             found = (await admin.committed(group, [partition])).get(partition)
             if found is None:
                 return Commit(-1, 0)
-            said = decode_offset_map(found.offset, found.metadata)
-            return Commit(found.offset, said.highest_succeeded + 1 - len(said.incompletes))
+            decoded = decode_offset_map(found.offset, found.metadata)
+            return Commit(found.offset, decoded.highest_succeeded + 1 - len(decoded.incompletes))
 
         yield committed
 
 
-# -- (i) ------------------------------------------------------------------------------------------------
-
-
 async def members(case: Case, arena: Arena) -> Result:
-    """Processes of one group that join while they are paused, until each has its equal share of the partitions; then
-    all are let go at once. Timed is the way from that moment to the last handler of all, so what a member cannot do
-    because its share is through counts too."""
+    """Processes of one group join while paused, until each has its share of the partitions; then all start at once. The
+    time from then to the last handler counts, so it includes time in which a member has finished its share."""
     async with Field.of(case, arena) as place:
         for name, handler in (("sleep", "sleep"), ("noop", "return")):
             arena.say(f"{case.title}, {'10 ms' if name == 'sleep' else 'no-op'} handlers")
@@ -242,7 +232,7 @@ async def members(case: Case, arena: Arena) -> Result:
 
 
 async def together(place: Field, handler: str, group: str) -> tuple[dict[str, Any], list[str]]:
-    """``rate`` (records/s of all together), ``shares`` (records of each), ``repeated`` (records begun again)."""
+    """``rate`` (records/s of all members), ``shares`` (records of each), ``repeated`` (records handled again)."""
     case, records = place.case, place.work.records
     async with AsyncExitStack() as stack:
         ours = place.arena.contestants[OURS]
@@ -272,13 +262,13 @@ async def together(place: Field, handler: str, group: str) -> tuple[dict[str, An
 
 
 async def say(player: Player, word: str) -> None:
-    """A line to its process."""
+    """Send a line to its process."""
     assert player.child is not None
     await player.child.say(word)
 
 
 async def shared(players: list[Player], share: int) -> None:
-    """Until each has its share of the partitions. Raises AioparallelError."""
+    """Wait until each has its share of the partitions. Raises AioparallelError."""
     held = [0] * len(players)
     every = asyncio.Event()
 

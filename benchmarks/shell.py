@@ -1,4 +1,4 @@
-"""What both commands of the benchmark share: their broker's size, and how they end."""
+"""Shared by both commands of the benchmark: their broker's size, and how they end."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Final
 __all__ = ["HEAP", "INTERRUPTED", "TIMEOUT", "end_on_sigterm"]
 
 HEAP: Final = "1g"
-"""Of the broker."""
+"""Heap of the broker."""
 TIMEOUT: Final = 60.0
-"""Seconds for a request of the admin client; one of the measurements has 500 partitions."""
+"""Seconds for a request of the admin client; one measurement has 500 partitions."""
 INTERRUPTED: Final = 130  # 128 + SIGINT, as shells count
 
 
 def end_on_sigterm() -> None:
-    """SIGTERM cancels the task that calls this."""
+    """Let SIGTERM cancel the calling task."""
     task = asyncio.current_task()
-    assert task is not None  # a coroutine that runs has one
+    assert task is not None  # called in a task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)

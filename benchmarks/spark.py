@@ -1,4 +1,4 @@
-"""The operator inside Spark beside what people write: gather() for each Arrow batch. Rates, checked, in turns.
+"""The operator inside Spark compared with gather() for each Arrow batch, as people write it. Checked, in turn.
 
 ``python -m benchmarks.spark [--rounds 3] [--rows 200000]``
 """
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyspark
 import uvloop
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel.spark import async_udf, parallel_map, repartition_by_key
 from benchmarks import standalone
@@ -30,7 +30,7 @@ SCHEMA = "seq bigint, k string, began double, ended double"
 
 
 class Case(NamedTuple):
-    """``seconds`` of each row, ``slow`` of one in a hundred; ``jitter``: from a fifth to nine fifths of it."""
+    """``seconds`` for each row, ``slow`` for one in a hundred; ``jitter``: varies them from a fifth to nine fifths."""
 
     concurrency: int
     seconds: float
@@ -40,7 +40,7 @@ class Case(NamedTuple):
     jitter: bool = False
 
     def bound(self) -> float:
-        """Rows a second that nobody can pass; 0 where there is none."""
+        """The highest possible number of rows per second; 0 without a limit."""
         mean = self.seconds * 0.99 + self.slow * 0.01
         return TASKS * self.concurrency / mean if mean else 0.0
 
@@ -55,7 +55,7 @@ CASES = {
 
 
 def seconds_of(case: Case, seq: int) -> float:
-    """By a hash: every hundredth row would fall on the same keys."""
+    """The row's time, by a hash: every hundredth row would have the same keys."""
     mixed = seq * 2_654_435_761 % 2**32
     if case.jitter:
         return case.seconds * (0.2 + 1.6 * mixed / 2**32)
@@ -63,7 +63,7 @@ def seconds_of(case: Case, seq: int) -> float:
 
 
 def handler_of(case: Case) -> Callable[[dict[str, Any]], Any]:
-    """What all of them await."""
+    """The handler that all contestants use."""
 
     async def handle(row: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
@@ -75,12 +75,12 @@ def handler_of(case: Case) -> Callable[[dict[str, Any]], Any]:
 
 
 def operator(case: Case, df: DataFrame) -> DataFrame:
-    """Ours, by key."""
+    """Our operator, by key."""
     return df.transform(parallel_map(handler_of(case), schema=SCHEMA, key="k", max_concurrency=case.concurrency))
 
 
 def column(case: Case, df: DataFrame) -> DataFrame:
-    """Ours, as a column."""
+    """Our column."""
     handle = handler_of(case)
 
     @async_udf(returns=SCHEMA, key="k", max_concurrency=case.concurrency)
@@ -92,7 +92,7 @@ def column(case: Case, df: DataFrame) -> DataFrame:
 
 
 def gather(case: Case, df: DataFrame) -> DataFrame:
-    """What people write: all of an Arrow batch at once behind a semaphore, on uvloop too; no order of keys."""
+    """As people write it: an Arrow batch at a time behind a semaphore, on uvloop as well; without order of keys."""
     handle, concurrency = handler_of(case), case.concurrency
     names = [part.split()[0] for part in SCHEMA.split(", ")]
     types = [pa.int64(), pa.string(), pa.float64(), pa.float64()]
@@ -120,7 +120,7 @@ CONTESTANTS = {"operator": operator, "column": column, "gather": gather}
 
 
 def session() -> SparkSession:
-    """Two cores, and nothing that would move partitions."""
+    """A session with two cores that does not move partitions."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master(f"local[{TASKS}]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.sql.adaptive.enabled", "false").config("spark.log.level", "ERROR")
@@ -128,9 +128,9 @@ def session() -> SparkSession:
 
 
 def rows_of(spark: SparkSession, case: Case, rows: int) -> DataFrame:
-    """Two partitions of equal size, in memory; by key where the order of keys is looked at."""
+    """Two equal partitions in memory; by key if the order of keys is checked."""
     number = F.col("id") if case.distinct else F.col("id") % 1_000
-    if case.jitter:  # rows of a key may come one after the other
+    if case.jitter:  # else rows of a key would be far apart
         number = F.pmod(F.hash("id"), F.lit(1_000))
     df = spark.range(rows, numPartitions=TASKS).select(
         F.col("id").alias("seq"), F.concat(F.lit("k"), number.cast("string")).alias("k")
@@ -143,7 +143,7 @@ def rows_of(spark: SparkSession, case: Case, rows: int) -> DataFrame:
 
 
 def run_one(case: Case, contestant: str, df: DataFrame, rows: int) -> tuple[float, int]:
-    """Rows a second of the whole job, and how many began before the row of their key in front had ended."""
+    """Rows per second of the whole job, and how many began before the previous row of their key had ended."""
     made = CONTESTANTS[contestant](case, df)
     began = time.perf_counter()
     if not case.jitter:
@@ -159,7 +159,7 @@ def run_one(case: Case, contestant: str, df: DataFrame, rows: int) -> tuple[floa
 
 
 def measure_case(spark: SparkSession, name: str, case: Case, given: argparse.Namespace) -> list[Row]:
-    """A row for each contestant, after a round to warm up and the others by turns."""
+    """A row for each contestant, after a warm-up round and the others in turn."""
     rows = given.rows // 4 if case.jitter else given.rows
     df = rows_of(spark, case, rows)
     results: dict[str, list[tuple[float, int]]] = {contestant: [] for contestant in case.contestants}
@@ -180,7 +180,7 @@ def measure_case(spark: SparkSession, name: str, case: Case, given: argparse.Nam
 
 
 def measure(given: argparse.Namespace) -> Tables:
-    """All cases."""
+    """Measure all cases."""
     spark = session()
     rows = [row for name, case in CASES.items() for row in measure_case(spark, name, case, given)]
     spark.stop()
@@ -188,7 +188,7 @@ def measure(given: argparse.Namespace) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("spark", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each contestant, in turns (default 3)")
     parser.add_argument("--rows", type=int, default=200_000)

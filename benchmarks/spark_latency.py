@@ -17,7 +17,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaProducer
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.spark import kafka_jars, outgoing, read_topic, write_topic
@@ -29,7 +29,7 @@ from .spark import SPARK
 
 PARTITIONS = 2
 STOPPED_AFTER = 10.0
-"""Seconds of load after which the query is stopped and started again."""
+"""Seconds of load after which the query is stopped and restarted."""
 TRIGGERS: dict[str, dict[str, object]] = {
     "micro-batches, one after the other": {"processingTime": "0 seconds"},
     "real time, batches of 10 s": {"realTime": "10 seconds"},
@@ -39,7 +39,7 @@ TRIGGERS: dict[str, dict[str, object]] = {
 
 
 def session() -> SparkSession:
-    """A slot for each partition: real-time mode needs them all at once."""
+    """A session with a slot for each partition, which real-time mode needs."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder: Any = SparkSession.builder.master(f"local[{PARTITIONS}]").config("spark.jars", ",".join(kafka_jars()))
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "OFF")
@@ -49,14 +49,14 @@ def session() -> SparkSession:
 
 
 def transformed(raw: DataFrame) -> DataFrame:
-    """What a stage before does: parse, filter, write anew; built-in functions, which real-time mode takes."""
+    """A typical stage: parse, filter, write; built-in functions, which real-time mode supports."""
     parsed = raw.withColumn("parsed", F.from_json(F.col("value").cast("string"), "number bigint, at double"))
     kept = parsed.where("parsed.number >= 0").withColumn("out", F.to_json("parsed"))
     return kept.transform(outgoing(value="out", real_time=True))
 
 
 async def produce(servers: str, topic: str, seconds: float, rate: int) -> int:
-    """So many records a second, each with the time it was sent. Returns how many."""
+    """Send so many records a second with their times of sending. Returns their number."""
     producer = AIOKafkaProducer(bootstrap_servers=servers, linger_ms=0)
     await producer.start()
     number, began = 0, time.monotonic()
@@ -73,7 +73,7 @@ async def produce(servers: str, topic: str, seconds: float, rate: int) -> int:
 
 
 class Reading:
-    """The consumer at the end."""
+    """The consumer of the last topic."""
 
     def __init__(self, servers: str, topic: str) -> None:
         self.seen: list[tuple[int, float]] = []
@@ -95,7 +95,7 @@ class Reading:
 
 
 async def settled(reading: Reading, quiet: float) -> None:
-    """Until nothing new has come for so many seconds."""
+    """Wait until nothing new has arrived for so many seconds."""
     count, since = -1, time.monotonic()
     while time.monotonic() - since < quiet:
         if len(reading.seen) != count:
@@ -104,7 +104,7 @@ async def settled(reading: Reading, quiet: float) -> None:
 
 
 async def measure(spark: SparkSession, broker: LocalKafka, name: str, seconds: float, rate: int) -> Row:
-    """One row of the table."""
+    """Measure one row of the table."""
     trigger, stem = TRIGGERS[name], "".join(part for part in name if part.isalnum())
     servers, raw, work = broker.bootstrap_servers, f"raw-{stem}", f"work-{stem}"
     for topic in (raw, work):
@@ -155,7 +155,7 @@ async def measure(spark: SparkSession, broker: LocalKafka, name: str, seconds: f
 
 
 async def all_of(given: argparse.Namespace) -> Tables:
-    """All triggers."""
+    """Measure all triggers."""
     title = f"{given.rate:,} records/s for {given.seconds:g} s, {PARTITIONS} partitions"
     async with LocalKafka() as broker:
         spark = await asyncio.to_thread(session)
@@ -167,7 +167,7 @@ async def all_of(given: argparse.Namespace) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("spark_latency", __doc__)
     parser.add_argument("--seconds", type=float, default=40.0, help="of each trigger, after 15 to warm up (default 40)")
     parser.add_argument("--rate", type=int, default=1_000, help="records a second (default 1,000)")

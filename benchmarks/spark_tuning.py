@@ -1,4 +1,4 @@
-"""What each setting of the operator in Spark does: one is changed at a time, the others stay.
+"""The effect of each setting of the operator in Spark: one changes at a time.
 
 ``python -m benchmarks.spark_tuning [--rounds 3] [--rows 60000]``
 """
@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody has it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel.spark import parallel_map
 from benchmarks import standalone
@@ -24,7 +24,7 @@ from .spark import SCHEMA, SPARK, TASKS, session
 
 
 class Setting(NamedTuple):
-    """One way to run it. ``seconds`` of a call, ``slow`` of one in a hundred."""
+    """One setting. ``seconds`` for a call, ``slow`` for one in a hundred."""
 
     group: str
     shown: str
@@ -39,14 +39,14 @@ class Setting(NamedTuple):
     width: int = 0
 
     def bound(self) -> float:
-        """Rows a second that nobody can pass: as many tasks run at once as there are cores, and a key is one lane."""
+        """The highest possible number of rows per second: one task for each core, and one lane for each key."""
         mean = self.seconds * 0.99 + (self.seconds if self.slow is None else self.slow) * 0.01
         lanes = min(self.concurrency * TASKS, self.keys) if self.keys else self.concurrency * TASKS
         return lanes / mean
 
 
 def settings() -> Iterator[Setting]:
-    """All of them, group by group."""
+    """All settings, group by group."""
     for concurrency in (10, 50, 100, 200, 500, 1_000):
         yield Setting("max_concurrency, calls of 5 ms, distinct keys", f"{concurrency:,}", concurrency, keys=0)
     for concurrency in (100, 500, 2_000):
@@ -70,7 +70,7 @@ def settings() -> Iterator[Setting]:
 
 
 def rows_of(spark: SparkSession, setting: Setting, rows: int) -> DataFrame:
-    """In memory; the rows of a key in one partition."""
+    """Rows in memory; those of a key in one partition."""
     key = F.col("id") if not setting.keys else F.col("id") % (setting.keys // 2) * 2 + F.spark_partition_id() % 2
     df = spark.range(rows, numPartitions=setting.partitions).select(
         F.col("id").alias("seq"), F.concat(F.lit("k"), key.cast("string")).alias("k")
@@ -83,7 +83,7 @@ def rows_of(spark: SparkSession, setting: Setting, rows: int) -> DataFrame:
 
 
 def run_one(setting: Setting, df: DataFrame, rows: int) -> float:
-    """Rows a second of the whole job."""
+    """Rows per second of the whole job."""
 
     async def handle(row: dict[str, Any]) -> dict[str, Any]:
         began = time.perf_counter()
@@ -107,7 +107,7 @@ def run_one(setting: Setting, df: DataFrame, rows: int) -> float:
 
 
 def measure(given: argparse.Namespace) -> Tables:
-    """Every setting; each is warmed up by a run that does not count."""
+    """Measure each setting after a warm-up run."""
     spark = session()
     rows: list[Row] = []
     for setting in settings():
@@ -125,7 +125,7 @@ def measure(given: argparse.Namespace) -> Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("spark_tuning", __doc__)
     parser.add_argument("--rounds", type=int, default=3, help="of each setting, medians are told (default 3)")
     parser.add_argument("--rows", type=int, default=60_000)

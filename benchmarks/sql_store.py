@@ -1,13 +1,12 @@
-"""A topic into PostgreSQL with its positions: SqlStore beside the same statements through asyncpg alone, in turns.
+"""A topic into PostgreSQL with its positions: SqlStore compared with the same statements through asyncpg, in turn.
 
 ``python -m benchmarks.sql_store [--records 200000] [--rounds 3]``, with Java 17 for Apache Kafka; four minutes.
 
-All write the same rows in the same transactions, with the same statement that checks the epoch and notes the offsets,
-with as many transactions at once, in one process on uvloop. The store reads Apache Kafka, keeps the order of keys and
-folds its positions meanwhile; asyncpg alone has its rows in memory: once as its pages show it, with
-``async with pool.acquire() as connection, connection.transaction()``, and once as bare as it can be, with a connection
-for each worker that is never given back. Rates are from the first row to the last. After each round the rows are
-counted and summed.
+All write the same rows in the same transactions, with the same statement that checks the epoch and stores the offsets,
+with as many transactions at once, in one process on uvloop. The store also reads Apache Kafka, keeps the order of keys
+and folds its positions. asyncpg alone has its rows in memory: once as its documentation shows it, with
+``async with pool.acquire() as connection, connection.transaction()``, and once as bare as possible, with a permanent
+connection for each worker. Rates are from the first row to the last. After each round the rows are counted and summed.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ CONCURRENCY: Final = 20
 SIZE: Final = 100
 KEYS: Final = 20_000
 SINGLE: Final = 0.15
-"""Of the records, for those who write each in a transaction of its own."""
+"""Part of the records for contestants that write each in a transaction of its own."""
 GOAL: Final = 0.6
 TIMEOUT: Final = 600.0
 
@@ -53,40 +52,37 @@ Row = tuple[str, int]
 
 
 class Place(NamedTuple):
-    """Where the records are and the rows go."""
+    """Where the records are, and where the rows go."""
 
     servers: str
     address: str
     records: int
 
     def engine(self) -> AsyncEngine:
-        """With as many connections as handlers need."""
+        """An engine with enough connections for the handlers."""
         return create_async_engine(
             self.address.replace("postgresql://", "postgresql+asyncpg://"), pool_size=CONCURRENCY + 1
         )
 
 
 class Span:
-    """From the first row to the last."""
+    """The time from the first row to the last."""
 
     def __init__(self) -> None:
         self.began = 0.0
         self.ended = 0.0
 
     def begin(self) -> None:
-        """A row is to be written."""
+        """Call it before a row is written."""
         self.began = self.began or time.perf_counter()
 
     def end(self) -> None:
-        """A transaction is over."""
+        """Call it after a transaction."""
         self.ended = time.perf_counter()
 
 
 class Problem(AioparallelError):
-    """What is in the database is not what was on the topic."""
-
-
-# -- asyncpg alone --------------------------------------------------------------------------------------
+    """The database does not have the records of the topic."""
 
 
 async def _alone(place: Place, size: int, *, bare: bool) -> float:
@@ -101,7 +97,7 @@ async def _alone(place: Place, size: int, *, bare: bool) -> float:
             await connection.execute(INSERT, *part[0])
         else:
             await connection.executemany(INSERT, part)
-        # Each transaction is of one partition, whose rows of the store are its own.
+        # Each transaction has records of one partition, which has its own rows in the store's tables.
         offsets = list(range(first, first + len(part)))
         told = await connection.execute(add_done, first // size % PARTITIONS + 1, 1, offsets)
         if told != f"INSERT 0 {len(part)}":
@@ -129,9 +125,6 @@ async def _alone(place: Place, size: int, *, bare: bool) -> float:
         span.end()
     await engine.dispose()
     return place.records / (span.ended - span.began)
-
-
-# -- the store ------------------------------------------------------------------------------------------
 
 
 def _row(record: Record) -> Row:
@@ -205,7 +198,7 @@ def _messages(records: int) -> Iterator[tuple[int, Message]]:
 
 
 async def _round(place: Place, contestant: Callable[[Place], Awaitable[float]], name: str) -> float:
-    """On empty tables; raises Problem unless each row is there once."""
+    """Run on empty tables. Raises Problem unless each row exists once."""
     connection: asyncpg.Connection = await asyncpg.connect(place.address)
     try:
         await connection.execute(TABLE)
@@ -225,7 +218,7 @@ async def _round(place: Place, contestant: Callable[[Place], Awaitable[float]], 
 
 
 async def contest(place: Place, rounds: int, say: Callable[[str], None]) -> dict[str, dict[str, list[float]]]:
-    """Rates by what is measured and contestant; one more round comes first, and does not count."""
+    """Rates by kind and contestant. A first round does not count."""
     rates = {what: {name: list[float]() for name in them} for what, them in CONTESTANTS.items()}
     for number in range(rounds + 1):
         for what, them in CONTESTANTS.items():
@@ -243,7 +236,7 @@ def _single(records: int) -> int:
 
 
 def tables_of(rates: dict[str, dict[str, list[float]]]) -> kept.Tables:
-    """Medians, and what part of asyncpg's two ways they are; then what became of the goal."""
+    """Medians and their parts of both ways of asyncpg, then the goals."""
     rows: list[kept.Row] = []
     goals: list[kept.Row] = []
     for what, them in rates.items():
@@ -257,7 +250,7 @@ def tables_of(rates: dict[str, dict[str, list[float]]]) -> kept.Tables:
 
 
 async def measure(asked: argparse.Namespace, address: str) -> kept.Tables:
-    """On an Apache Kafka of its own. Raises AioparallelError, or TimeoutError when it takes too long."""
+    """Measure on a new Apache Kafka. Raises AioparallelError, or TimeoutError if it takes too long."""
     say = partial(print, flush=True)
     async with asyncio.timeout(TIMEOUT), LocalKafka(heap="1g", report=say) as kafka:
         for topic, count in ((TOPIC, asked.records), (f"{TOPIC}-single", _single(asked.records))):
@@ -268,9 +261,9 @@ async def measure(asked: argparse.Namespace, address: str) -> kept.Tables:
 
 
 def main() -> int:
-    """The exit code."""
+    """Returns the exit code."""
     parser = standalone.parser_of("sql_store", __doc__)
-    parser.add_argument("--records", type=int, default=200_000, help="of the batches' topic (200,000)")
+    parser.add_argument("--records", type=int, default=200_000, help="in the topic for batches (200,000)")
     parser.add_argument("--rounds", type=int, default=3, help="that count, after one that does not (3)")
     parser.add_argument("--durable", action="store_true", help="each COMMIT synced to the disk")
     asked = parser.parse_args()

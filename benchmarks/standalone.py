@@ -1,4 +1,4 @@
-"""What the programs beside the main benchmark have in common: options, errors, tables, and what they keep."""
+"""Shared by the programs besides the main benchmark: options, errors, tables, and stored results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KAFKA: Final = f"Apache Kafka {KAFKA_VERSION}, one node on this machine"
 
 
 def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
-    """A parser for the program, with ``--keep``. ``about``: its docstring."""
+    """The program's parser with ``--keep``. ``about``: its docstring."""
     parser = argparse.ArgumentParser(
         f"python -m benchmarks.{name}",
         description=(about or "").replace("``", ""),
@@ -35,18 +35,18 @@ def parser_of(name: str, about: str | None) -> argparse.ArgumentParser:
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="keep the figures for the pages, as without any option, though there are some",
+        help="store the results and update the pages, as without any option, though options are given",
     )
     return parser
 
 
 def median(unit: str, values: Sequence[float]) -> Row:
-    """Columns for a median with the lowest and the highest value."""
+    """Columns for the median, the lowest and the highest value."""
     return {unit: statistics.median(values), "lowest": min(values), "highest": max(values)}
 
 
 def goal(text: str, value: float, must: float) -> Row:
-    """A row of the table ``GOALS``: the value is to reach ``must``."""
+    """A row of the table ``GOALS``: the value must reach ``must``."""
     return {"goal": text, "seen": value, "must": f">= {must:g}", "verdict": "reached" if value >= must else "MISSED"}
 
 
@@ -58,10 +58,10 @@ def run(
     *,
     beside: str,
 ) -> int:
-    """Measure, print the tables, and keep them at full size (without options) or with ``--keep``: then pages have them.
+    """Measure and print the tables. At full size (without options) or with ``--keep``, store them and update the pages.
 
-    Returns the exit code: 1 when something was wrong or time was up. A missed goal fails nothing. ``beside``: what
-    runs with it on this machine, for the reader.
+    Returns the exit code: 1 after an error or a timeout. A missed goal is no failure. ``beside``: what else runs on
+    this machine, for the reader.
     """
     options = {option: value for option, value in vars(asked).items() if option != "keep"}
     keep = asked.keep or all(value == parser.get_default(option) for option, value in options.items())
@@ -70,7 +70,7 @@ def run(
     try:
         tables = measure(asked)
     except TimeoutError:
-        print("ERROR its time is up: ask for less, see --help")
+        print("ERROR it took too long: ask for less, see --help")
         return 1
     except AioparallelError as error:
         print(f"ERROR {error}")
@@ -95,8 +95,8 @@ def run_with_postgres(
     *,
     durable: bool,
 ) -> int:
-    """:func:`run` for a program that writes into a PostgreSQL of its own, whose address it is given. ``durable``: each
-    COMMIT synced to the disk."""
+    """Like :func:`run` for a program that gets the address of a new PostgreSQL. ``durable``: each COMMIT is synced to
+    disk."""
 
     def measure_there(asked: argparse.Namespace) -> Tables:
         with postgres(durable=durable) as address, asyncio.Runner(loop_factory=loop_factory()) as runner:

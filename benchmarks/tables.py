@@ -1,4 +1,4 @@
-"""Numbers and tables in Markdown, the same in every report and on every page."""
+"""Numbers and tables in Markdown, the same in all reports and pages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ NOTHING: Final = "-"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1, last: str = "---:") -> str:
-    """Numbers on the right, behind so many columns of words."""
+    """A table with so many columns of words, then numbers aligned to the right."""
     rule = ["---" if column < words else "---:" for column in range(len(header) - 1)]
     lines = [header, [*rule, last], *rows]
     return "\n".join("| " + " | ".join(escaped(text) for text in line) + " |" for line in lines)
 
 
 def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Rows of plain data, a column for each name that one of them has."""
+    """A table of plain data, with a column for each name."""
     header = list(dict.fromkeys(name for row in rows for name in row))
     is_words = [any(isinstance(row.get(name), str) for row in rows) for name in header]
     words = is_words.index(False) if False in is_words else len(header)
@@ -27,12 +27,12 @@ def rows_table(rows: Sequence[Mapping[str, object]]) -> str:
 
 
 def escaped(text: str) -> str:
-    """On one line, and no bar that would end a cell."""
+    """The text on one line, with bars escaped."""
     return " ".join(text.split()).replace("|", "\\|")
 
 
 def number(value: float) -> str:
-    """Three digits that count; thousands with a comma: 204,345, 18.2, 0.0451."""
+    """Three significant digits, thousands with a comma: 204,345, 18.2, 0.0451."""
     size = abs(value)
     if size >= 100 or value == 0 or isinstance(value, int):
         return f"{value:,.0f}"
@@ -42,12 +42,12 @@ def number(value: float) -> str:
 
 
 def ratio(value: float) -> str:
-    """Two digits behind the point."""
+    """Two decimals."""
     return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
 
 
 def cell(value: object) -> str:
-    """A value as plain data has it."""
+    """A value of plain data as text."""
     match value:
         case None:
             return NOTHING

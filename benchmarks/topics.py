@@ -1,4 +1,4 @@
-"""Topics that are gone again after each case."""
+"""Topics that are deleted after each case."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """Topics that are gone again after each case."""
+    """Creates topics and deletes them after a case."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
         self._names: list[str] = []
 
     async def create(self, name: str, partitions: int) -> None:
-        """With one replica. Raises ClientError or TimeoutError."""
+        """Create a topic with one replica. Raises ClientError or TimeoutError."""
         await self._admin.create_topic(name, partitions)
         self._names.append(name)
 
     async def clear(self) -> None:
-        """Delete those made so far; logs those that stay."""
+        """Delete all topics created so far; logs those that stay."""
         names, self._names = self._names, []
         try:
             await self._admin.delete_topics(*names)

@@ -45,7 +45,7 @@ CONCURRENCY: Final = 1_000
 
 
 async def _written(servers: str, topic: str, partitions: int) -> int:
-    """Records that a reader sees under ``read_committed``."""
+    """Number of records that a reader gets under ``read_committed``."""
     places = [KafkaPartition(topic, number) for number in range(partitions)]
     async with AIOKafkaConsumer(
         bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
@@ -58,9 +58,6 @@ async def _written(servers: str, topic: str, partitions: int) -> int:
             batches = await reader.getmany(timeout_ms=200, max_records=50_000)
             found += sum(len(batch) for batch in batches.values())
         return found
-
-
-# -- a consumer -----------------------------------------------------------------------------------------
 
 
 async def _copy(
@@ -107,7 +104,7 @@ def _child(collector: str, *given: object) -> dict[str, float]:
 
 
 async def throughput(kafka: LocalKafka, count: int, rounds: int, millis: float, keys: int, collector: str) -> list[Row]:
-    """Both ways, by turns."""
+    """Both ways, in turn."""
     source = f"source-{keys}-{time.time_ns()}"
     await kafka.create_topic(source, PARTITIONS)
     messages = ((n % keys % PARTITIONS, Message(key=b"%d" % (n % keys), value=b"x" * SIZE)) for n in range(count))
@@ -135,11 +132,8 @@ async def throughput(kafka: LocalKafka, count: int, rounds: int, millis: float, 
     return rows
 
 
-# -- the producer alone ---------------------------------------------------------------------------------
-
-
 async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int, *, pause: float) -> Row:
-    """Transactions of so many outputs to each partition, with offsets of as many partitions, without a consumer."""
+    """Transactions with so many outputs to each partition and offsets of as many partitions, without a consumer."""
     source, target = f"bare-source-{partitions}-{outputs}", f"bare-{partitions}-{outputs}"
     await kafka.create_topic(source, partitions)
     await kafka.create_topic(target, partitions)
@@ -169,7 +163,7 @@ async def bare(kafka: LocalKafka, seconds: float, partitions: int, outputs: int,
         await sending.wait()
         positions = {TopicPartition(source, number): Committed(len(times), "") for number in range(partitions)}
         while any((await producer.commit_offsets(epoch, positions, Generation(-1, ""), 5.0)).values()):
-            await asyncio.sleep(0.1)  # the first time: the group's coordinator is not there yet
+            await asyncio.sleep(0.1)  # the first time: the group has no coordinator yet
         epoch = (await producer.end(epoch, 5.0, commit=True)).epoch
         times.append(time.perf_counter() - at)
         await asyncio.sleep(max(0.002, pause - times[-1]))

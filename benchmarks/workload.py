@@ -1,8 +1,8 @@
-"""A case's records: what is in the topic, how long each handler sleeps, and the least time that can take.
+"""The records of a case: what is in the topic, how long each handler sleeps, and the least time that takes.
 
 All of it follows from a seed. A record's key decides its partition (CRC-32 of the key); keys have numbers, so that
-plans can name them in four bytes. Records are filled into a topic or sent at a pace, and read back: an order in the
-topic that is not the plan's would be held against every contestant.
+plans need four bytes for one. Records are written to a topic or sent at a given rate, and read back: if their order
+differed from the plan, every contestant would fail its checks.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ Lane = Literal["key", "partition", "unordered"]
 
 VALUE_SIZE: Final = 100  # bytes
 DEADLINE: Final = 30.0
-"""Seconds for one answer of the broker."""
+"""Seconds for one response of the broker."""
 READ_AT_ONCE: Final = 10_000
 MOMENT: Final = 0.05
-"""Seconds that a read waits for so many."""
+"""Seconds that a read waits for so many records."""
 QUEUE: Final = 1_000_000
-"""Paced records that wait in the producer, at most."""
+"""Most records in the producer while sending at a rate."""
 TURN: Final = 1_000
-"""Of paced records at most so many are sent without a look at the clock."""
+"""Most records sent between two readings of the clock."""
 PAUSE: Final = 0.0005
-"""Seconds between two looks when nothing is due."""
+"""Seconds to wait while nothing is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What kind of records a case has.
+    """The kind of records in a case.
 
-    ``keys``: how many different ones, each with the same number of records (give or take one) in random order.
-    ``sleep``: microseconds, each equally likely. ``source``: ``"made"`` records of 100 bytes, or ``"flights"``, the
-    first ``records`` of the year as JSON, keyed by tail number (``keys`` says nothing there).
+    ``keys``: number of different keys, each with the same number of records (give or take one) in random order.
+    ``sleep``: microseconds, each equally likely. ``source``: ``"made"`` records of 100 bytes, or ``"flights"``: the
+    first ``records`` of the year as JSON, keyed by tail number (``keys`` is ignored).
     """
 
     records: int
@@ -60,15 +60,15 @@ class Shape:
     source: Literal["made", "flights"] = "made"
 
     def workload(self, seed: int) -> Workload:
-        """The records themselves. Takes a second for some 500,000, the flights a few.
+        """Make the records. Takes a second for about 500,000; flights take a few.
 
-        Raises AioparallelError when the flights are not installed.
+        Raises AioparallelError if the flights are not installed.
         """
         random = np.random.default_rng(seed)
         if self.source == "flights":
             flights = list(read_flights(self.records))
             numbers: dict[object, int] = {}
-            # One without a key has no order, so it is a lane of its own; its place is no bytes, so equal to no key.
+            # A flight without a key is a lane of its own; its index is an int, so it equals no key.
             lanes = [flight.key or place for place, flight in enumerate(flights)]
             keys = np.array([numbers.setdefault(lane, len(numbers)) for lane in lanes], np.uint32)
             names = [lane if isinstance(lane, bytes) else None for lane in numbers]
@@ -84,8 +84,8 @@ class Shape:
 
 @dataclass(frozen=True)
 class Workload:
-    """The records of one topic, in the order in which they are made: the number of each one's key, the microseconds
-    its handler sleeps, its partition. ``names``: the keys by number, None for none. ``values``: empty where made."""
+    """The records of one topic in order: the number of each key, the microseconds that its handler sleeps, and its
+    partition. ``names``: the keys by number, None for no key. ``values``: empty for made records."""
 
     shape: Shape
     keys: Numbers
@@ -96,20 +96,20 @@ class Workload:
 
     @cached_property
     def places(self) -> list[npt.NDArray[np.int64]]:
-        """For each partition the records in it, by offset."""
+        """Records of each partition by offset."""
         return [np.flatnonzero(self.homes == partition) for partition in range(self.shape.partitions)]
 
     @cached_property
     def keys_by_offset(self) -> list[list[bytes | None]]:
-        """For each partition the key at each offset."""
+        """Keys of each partition by offset."""
         return [[self.names[number] for number in self.keys[places].tolist()] for places in self.places]
 
     def messages(self, partition: int) -> Iterator[Message]:
-        """The records of a partition by offset."""
+        """Messages of a partition by offset."""
         return (self.message(partition, offset) for offset in range(len(self.places[partition])))
 
     def message(self, partition: int, offset: int) -> Message:
-        """The record at a place. The value of a made one says that place. Raises IndexError where there is none."""
+        """The message at a place; the value of a made one names the place. Raises IndexError if there is none."""
         if self.values:
             value = self.values[self.places[partition][offset]]
         else:
@@ -117,7 +117,7 @@ class Workload:
         return {"key": self.keys_by_offset[partition][offset], "value": value}
 
     def bound(self, ordering: Lane, concurrency: int) -> float | None:
-        """The least seconds all handlers can take, by the longest lane and by the concurrency; None if none sleeps."""
+        """The least seconds for all handlers, by the longest lane and by the concurrency; None if none sleeps."""
         if not self.sleeps.any():
             return None
         match ordering:
@@ -130,19 +130,19 @@ class Workload:
         return float(max(longest, self.sleeps.sum(dtype=np.uint64) / concurrency)) * 1e-6
 
     def write_sleeps(self, folder: Path) -> None:
-        """For the contestants, as ``contestant.py`` describes it."""
+        """Write the files that ``contestant.py`` describes."""
         folder.mkdir()
         for partition, places in enumerate(self.places):
             (folder / f"{partition}.bin").write_bytes(self.sleeps[places].astype("<u4").tobytes())
 
 
 async def fill_topic(bootstrap_servers: str, topic: str, workload: Workload) -> None:
-    """Produce all records to a topic that is empty, and read them back. Raises AioparallelError when the broker does
-    not have exactly these afterwards, or does not answer."""
+    """Produce all records to an empty topic and read them back. Raises AioparallelError if the broker does not have
+    exactly these afterwards, or does not answer."""
 
     def all_messages() -> Iterator[tuple[int, Message]]:
         sources = {partition: workload.messages(partition) for partition in range(workload.shape.partitions)}
-        while sources:  # in turn, so that no partition ends long before the others
+        while sources:  # in turn, so that all partitions are filled at about the same time
             for partition in list(sources):
                 if not (some := list(islice(sources[partition], TURN))):
                     del sources[partition]
@@ -153,7 +153,7 @@ async def fill_topic(bootstrap_servers: str, topic: str, workload: Workload) -> 
 
 
 class Kept(NamedTuple):
-    """A record as the broker has it."""
+    """A record of the broker."""
 
     partition: int
     offset: int
@@ -162,7 +162,7 @@ class Kept(NamedTuple):
 
 
 def read_topic(bootstrap_servers: str, topic: str, partitions: int) -> Iterator[Kept]:
-    """All records that are in a topic now, those of aborted transactions left out; about a second for 500,000. Raises
+    """All records of a topic now, without those of aborted transactions; about a second for 500,000. Raises
     AioparallelError."""
     settings = {
         "bootstrap.servers": bootstrap_servers, "group.id": topic, "enable.auto.commit": False, "log_level": 3,
@@ -190,7 +190,7 @@ def read_topic(bootstrap_servers: str, topic: str, partitions: int) -> Iterator[
 
 
 def read_back(bootstrap_servers: str, topic: str, workload: Workload) -> None:
-    """Compare the topic with the plan. Raises AioparallelError where it is another one."""
+    """Compare the topic with the plan. Raises AioparallelError if they differ."""
     planned = [workload.messages(partition) for partition in range(workload.shape.partitions)]
     seen = [0] * len(planned)
     for kept in read_topic(bootstrap_servers, topic, len(planned)):
@@ -205,20 +205,20 @@ def read_back(bootstrap_servers: str, topic: str, workload: Workload) -> None:
 
 
 class Pace(NamedTuple):
-    """When each record was sent, by partition and offset, nanoseconds of CLOCK_MONOTONIC, which all processes of a
-    machine share; and how many seconds the most delayed one was behind its turn."""
+    """When each record was sent, by partition and offset, in nanoseconds of CLOCK_MONOTONIC, which all processes of a
+    machine share; and the largest delay of a record in seconds."""
 
     sent: list[npt.NDArray[np.int64]]
     latest: float
 
 
 def pace(bootstrap_servers: str, topic: str, workload: Workload, rate: float, ended: Callable[[], bool]) -> Pace:
-    """Send so many records a second; blocks until the broker has acknowledged all, or ``ended`` says that nobody waits
-    any more. Raises AioparallelError."""
+    """Send so many records a second. Blocks until the broker has acknowledged all, or ``ended`` returns True. Raises
+    AioparallelError."""
     producer = Producer(
         {
             "bootstrap.servers": bootstrap_servers,
-            "enable.idempotence": True,  # the topic's order is the plan's, whatever is sent again
+            "enable.idempotence": True,  # keeps the planned order when batches are resent
             "linger.ms": 1,
             "batch.size": 1 << 20,
             "queue.buffering.max.messages": QUEUE + 1,

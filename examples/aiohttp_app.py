@@ -10,11 +10,11 @@ In a clone of the repository, in three terminals::
     python examples/orders.py 50 refunds
     curl localhost:8080/customers/customer-3    # its balance; also /health/live, /health/ready and /stats
 
-Both start and end with the application. When that of the refunds dies, as it does when a refund fails three times, it
-is started again, after longer and longer delays; the other one goes on meanwhile, and /health/ready answers 503.
+Both start and stop with the application. When the refunds' consumer fails, as it does when a refund fails three times,
+it is started again after growing delays; the other one goes on meanwhile, and /health/ready answers 503.
 
-Two consumers have options, groups and failures of their own. Where they could share those, one consumer reads both
-topics, with a handler for each: ``ParallelConsumer(["orders", "refunds"], ...)`` and ``{"orders": f, "refunds": g}``.
+Two consumers have separate options, groups and failures. If they could share those, one consumer can read both topics,
+with a handler for each: ``ParallelConsumer(["orders", "refunds"], ...)`` and ``{"orders": f, "refunds": g}``.
 """
 
 import asyncio
@@ -37,12 +37,12 @@ balances: Counter[str] = Counter()
 
 
 def orders_consumer() -> ParallelConsumer:
-    """A new one for each start."""
+    """A new consumer for each start."""
     return ParallelConsumer("orders", bootstrap_servers=SERVERS, group_id="balances-orders", max_concurrency=200)
 
 
 def refunds_consumer() -> ParallelConsumer:
-    """A new one for each start: a refund that fails for good ends it."""
+    """A new consumer for each start. A refund that finally fails ends it."""
     strict = FailurePolicy(retry=RetryPolicy(max_attempts=3))
     return ParallelConsumer(
         "refunds",
@@ -50,14 +50,14 @@ def refunds_consumer() -> ParallelConsumer:
         group_id="balances-refunds",
         max_concurrency=10,
         failures=strict,
-        session_timeout=9.0,  # for as long the embedded broker waits for the one before, though it has left
+        session_timeout=9.0,  # the embedded broker waits so long for the member before, though that has left
     )
 
 
 async def add(sign: int, record: Record) -> None:
     """Add one order to its customer's balance, or subtract a refund."""
     order = json.loads(record.value or b"{}")
-    await asyncio.sleep(0.01)  # here stands what takes long: a call, a database
+    await asyncio.sleep(0.01)  # instead of slow work: a call, a database
     balances[order["customer"]] += sign * order["amount"]
 
 
@@ -68,7 +68,7 @@ async def customer(request: web.Request) -> web.Response:
 
 
 def application() -> web.Application:
-    """With both consumers."""
+    """The application with both consumers."""
     orders = ConsumerService(orders_consumer, partial(add, 1), name="orders")
     refunds = ConsumerService(refunds_consumer, partial(add, -1), name="refunds", restart=RestartPolicy())
     consumers = running(orders, refunds)

@@ -1,4 +1,4 @@
-"""A month of flights once more, from their topic to Parquet: the stream's own transformation and handler, as a batch.
+"""A month of flights from their topic to Parquet, as a batch with the stream's own transformation and handler.
 
 In a clone of the repository, with Java 17 and the flights pipeline's topic ``raw`` on a broker of yours::
 
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel.spark import parallel_map
 from aioparallel.spark.backfill import FromTopic, ToParquet, backfill
@@ -20,13 +20,13 @@ from aioparallel.spark.jars import kafka_jars
 
 
 def clean(records: DataFrame) -> DataFrame:
-    """The stream's transformation: flights with a tail number. It does not know whether this is a stream."""
+    """The stream's transformation: flights with a tail number. It works for streams and batches alike."""
     flight = F.from_json(F.col("value").cast("string"), "tailnum string, origin string, dep_delay int")
     return records.select(flight.alias("flight")).select("flight.*").where("tailnum IS NOT NULL")
 
 
 async def enrich(flight: dict[str, Any]) -> dict[str, Any]:
-    """The stream's handler. Here stands a call: HTTP, a database."""
+    """The stream's handler. The sleep stands for a call: HTTP, a database."""
     await asyncio.sleep(0.005)
     return {**flight, "is_late": (flight["dep_delay"] or 0) > 15}
 

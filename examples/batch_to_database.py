@@ -1,4 +1,4 @@
-"""Writes flights to PostgreSQL, 500 in one statement.
+"""Writes flights to PostgreSQL, 500 in a statement.
 
 In a clone of the repository, in two terminals::
 
@@ -6,21 +6,21 @@ In a clone of the repository, in two terminals::
     aioparallel broker --topic flights:8 --topic flights.dlq
                                                 # prints an `export` line: copy it into the other terminal
     python -m examples.fill_flights 20000       # real ones
-    python -m examples.batch_to_database        # to the end of the topic; tells rows and rate
+    python -m examples.batch_to_database        # until the end of the topic; prints rows and rate
 
-It starts a PostgreSQL of its own, which is gone afterwards. To look at the rows with ``psql`` give it one that stays:
+It starts a PostgreSQL of its own, which is deleted afterwards. To look at the rows with ``psql``, pass one that stays:
 ``--database postgresql://...``, yours or that of ``python -m examples.postgres``.
 
-What becomes of flights:
+What happens to flights:
 
 ==========================  =======================================================================================
-all of a batch are good     one statement, one commit in the database; then their offsets may be committed
-one of them is bad          the statement changes nothing; they go on one by one, and the bad one alone is given up
-the database is away        tried again, for ever, after growing pauses; nothing is lost or given up
-killed at any moment        what was not committed comes again, and is written over itself: ON CONFLICT DO UPDATE
+all of a batch are valid    one statement, one commit in the database; then their offsets may be committed
+one of them is invalid      the statement changes nothing; they run one by one, and only the invalid one is given up
+the database is down        retried for ever with growing delays; nothing is lost or given up
+killed at any time          uncommitted flights come again and overwrite themselves: ON CONFLICT DO UPDATE
 ==========================  =======================================================================================
 
-Two of the first 20,000 are bad: they left more than 1,000 minutes late, which the table's CHECK takes for a mistake.
+Two of the first 20,000 are invalid: they left more than 1,000 minutes late, which violates the table's CHECK.
 ``aioparallel dlq list flights.dlq`` shows those that were given up, and why.
 """
 
@@ -41,24 +41,24 @@ from aioparallel import Batch, FailurePolicy, ParallelConsumer, Record, Reject, 
 from examples.postgres import postgres
 
 SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
-STATEMENTS = 4  # at once, each on a connection of its own
+STATEMENTS = 4  # at once, each on its own connection
 
 BAD_ROW = asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, UnicodeDecodeError
 
 
 async def save(batch: Batch[Record]) -> None:
-    """All flights of a batch, or none of them."""
+    """Save all flights of a batch, or none."""
     try:
         flights = [(record.value or b"").decode() for record in batch]
         await resource("database", asyncpg.Pool).execute(SAVE, flights)
     except BAD_ROW as error:
         problem, *_values = str(error).splitlines()
-        raise Reject(problem) from error  # whichever it is: each is tried alone before it is given up
+        raise Reject(problem) from error  # it may be any of them: each is tried alone before it is given up
 
 
-# The rows are made from JSON by the database, so that nothing is decoded here: as fast as columns with unnest().
-# DISTINCT: a flight that stands in the batch twice would be an error; its last one counts. ORDER BY also locks rows in
-# one order, so that two statements with the same flights never wait for each other in a circle.
+# The database parses the JSON, so nothing is decoded here; it is as fast as columns with unnest().
+# DISTINCT: a flight that is in the batch twice would be an error; its last one counts. ORDER BY also locks rows in one
+# order, so that two statements with the same flights cannot deadlock.
 SAVE = """
     INSERT INTO flights
     SELECT DISTINCT ON (time_hour, carrier, flight) flight.*
@@ -81,14 +81,14 @@ TABLE = """
 
 @asynccontextmanager
 async def database(address: str) -> AsyncIterator[asyncpg.Pool]:
-    """Opened with the consumer, closed when it has drained."""
+    """A pool that is opened and closed with the consumer."""
     async with asyncpg.create_pool(address, min_size=STATEMENTS, max_size=STATEMENTS, command_timeout=60) as pool:
         await pool.execute(TABLE)
         yield pool
 
 
 def saving(address: str, **options: Any) -> ParallelConsumer:
-    """The consumer, for the database at this address."""
+    """The consumer for a database."""
     return ParallelConsumer(
         "flights",
         group_id="flights-to-database",
@@ -101,7 +101,7 @@ def saving(address: str, **options: Any) -> ParallelConsumer:
 
 
 async def run(address: str) -> None:
-    """To the end of the topic, or Ctrl-C."""
+    """Run until the end of the topic, or Ctrl-C."""
     consumer = saving(address, bootstrap_servers=SERVERS)
     async with consumer:
         loop = asyncio.get_running_loop()
@@ -118,7 +118,7 @@ async def run(address: str) -> None:
 
 
 async def tell(consumer: ParallelConsumer) -> None:
-    """A line each second."""
+    """Print a line each second."""
     while True:
         await asyncio.sleep(1)
         found = consumer.stats()
@@ -126,7 +126,7 @@ async def tell(consumer: ParallelConsumer) -> None:
 
 
 def main() -> None:
-    """With the reader's own database, or one that lives as long as this."""
+    """Use the given database, or start a temporary one."""
     parser = argparse.ArgumentParser(description="Writes flights to PostgreSQL.")
     parser.add_argument("--database", help="postgresql://..., instead of one that is started")
     given = parser.parse_args().database

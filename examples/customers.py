@@ -1,9 +1,9 @@
-"""An HTTP service that knows customers, and is as unreliable as real ones: for enrich_http.py.
+"""An HTTP service that knows customers and is as unreliable as real ones, for enrich_http.py.
 
     python examples/customers.py 8081           # on http://127.0.0.1:8081
 
-Customers whose number ends with 7 are not known: 404. Of the other answers one in ten says that it is too much just now
-(429, wait a second), one in thirty that the service is away (503, until a date), and one in forty is a 500.
+Customers whose number ends with 7 are unknown: 404. Of the other responses one in ten is a 429 (wait a second), one in
+thirty a 503 with a date, and one in forty a 500.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ async def customer(request: web.Request) -> web.Response:
 
 
 def main(port: int) -> None:
-    """Until Ctrl-C."""
+    """Serve until Ctrl-C."""
     app = web.Application()
     app.router.add_get("/customers/{name}", customer)
     web.run_app(app, host="127.0.0.1", port=port, access_log=None)

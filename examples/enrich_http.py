@@ -1,25 +1,25 @@
-"""Asks an HTTP service about each record, and produces the answer to another topic.
+"""Asks an HTTP service about each record, and produces the result to another topic.
 
 In a clone of the repository, in four terminals::
 
     pip install --editable '.[examples]'
     aioparallel broker --topic orders:8 --topic orders.enriched:8 --topic orders.dlq
                                                 # prints an `export` line: copy it into the other terminals
-    python examples/customers.py 8081           # the service: it throttles, fails, and does not know everybody
+    python examples/customers.py 8081           # the service: it throttles, fails, and does not know all customers
     python examples/enrich_http.py http://127.0.0.1:8081        # until Ctrl-C
     python examples/orders.py 100
 
-What becomes of an order, by the answer to it:
+What happens to an order, by the response:
 
 =======================  ==========================================================================================
 200                      orders.enriched; it is complete when the brokers have acknowledged that
-429, 503                 that service is not asked before the time that Retry-After names; counts no attempt
-other 4xx                orders.dlq at once: asking again would not help
-5xx, no connection       tried again after growing pauses, five times in all, then orders.dlq
+429, 503                 no request goes to the service before the time in Retry-After; counts no attempt
+other 4xx                orders.dlq at once: another attempt would not help
+5xx, no connection       tried again after growing delays, five times in all, then orders.dlq
 no order in the record   the same
 =======================  ==========================================================================================
 
-``aioparallel dlq list orders.dlq`` shows those that were given up; ``replay`` brings them back.
+``aioparallel dlq list orders.dlq`` shows those that were given up; ``replay`` sends them back.
 """
 
 import json
@@ -38,7 +38,7 @@ SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
 
 
 class Order(msgspec.Struct):
-    """What a record holds."""
+    """The value of a record."""
 
     number: int
     customer: str
@@ -46,19 +46,19 @@ class Order(msgspec.Struct):
 
 
 def ask(record: Record[bytes | None, Order]) -> Request:
-    """Who the customer is."""
+    """Request the customer."""
     return Request("GET", f"/customers/{quote(record.value.customer, safe='')}")
 
 
 def enriched(record: Record[bytes | None, Order], response: Response) -> Outgoing:
-    """The order, with its customer."""
+    """The order with its customer."""
     order = record.value
     value = {"number": order.number, "amount": order.amount, "customer": response.json()}
     return Outgoing("orders.enriched", json.dumps(value).encode(), key=record.raw_key)
 
 
 def main(service: str) -> None:
-    """Until Ctrl-C or SIGTERM. ``service``: its address."""
+    """Run until Ctrl-C or SIGTERM. ``service``: its URL."""
     consumer = ParallelConsumer(
         "orders",
         bootstrap_servers=SERVERS,

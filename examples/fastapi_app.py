@@ -1,4 +1,4 @@
-"""A consumer inside a FastAPI application: it sums up orders, and the application tells the sums.
+"""A consumer inside a FastAPI application: it adds up orders, and the application serves the sums.
 
 In a clone of the repository, in three terminals::
 
@@ -8,8 +8,8 @@ In a clone of the repository, in three terminals::
     python examples/orders.py 1000
     curl localhost:8000/customers/customer-3    # its sum; also /health/live, /health/ready and /stats
 
-The consumer starts and ends with the application. When it dies on the way, as it does when an order fails three times,
-that is logged, and both probes answer 503: Kubernetes' livenessProbe then starts the application anew.
+The consumer starts and stops with the application. When it fails, as it does when an order fails three times, this is
+logged, and both probes answer 503: the livenessProbe of Kubernetes then restarts the application.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ sums: Counter[str] = Counter()
 
 
 def make_consumer() -> ParallelConsumer:
-    """A new one for each start."""
+    """A new consumer for each start."""
     return ParallelConsumer(
         "orders",
         bootstrap_servers=SERVERS,
@@ -41,11 +41,11 @@ def make_consumer() -> ParallelConsumer:
 async def add(record: Record) -> None:
     """Add one order to its customer's sum."""
     order = json.loads(record.value or b"{}")
-    await asyncio.sleep(0.01)  # here stands what takes long: a call, a database
+    await asyncio.sleep(0.01)  # instead of slow work: a call, a database
     sums[order["customer"]] += order["amount"]
 
 
-consumers = running(make_consumer, add)  # a missing topic or broker ends the application's start, with one clear error
+consumers = running(make_consumer, add)  # without topic or broker the application does not start, with one clear error
 app = FastAPI(lifespan=consumers)
 app.include_router(health_router(consumers))
 

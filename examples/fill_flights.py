@@ -1,9 +1,9 @@
-"""Puts real flights on topic flights, for batch_to_database.py to read: keyed by tail number, in the order of the year.
+"""Writes real flights to topic flights, for batch_to_database.py: keyed by tail number, in the order of the year.
 
     python -m examples.fill_flights 20000       # at most 336776
 
-The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092. The embedded one keeps 5 MiB
-of each partition: with eight of them about 100,000 flights.
+The broker is that in the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092. The embedded one keeps 5 MiB of
+each partition: about 100,000 flights with eight of them.
 """
 
 import asyncio

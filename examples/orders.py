@@ -1,9 +1,9 @@
-"""Puts orders of thirty customers on a topic, for the other examples to read.
+"""Writes orders of thirty customers to a topic, for the other examples.
 
     python examples/orders.py 1000              # on topic orders
     python examples/orders.py 50 refunds        # on another one
 
-The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
+The broker is that in the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
 
 
 async def produce(count: int, topic: str) -> None:
-    """Order number 0, 1, 2, ... of one customer after the other; the key is the customer."""
+    """Orders with numbers 0, 1, 2, ... of the customers in turn; the key is the customer."""
     async with AIOKafkaProducer(bootstrap_servers=SERVERS) as producer:
         for number in range(count):
             customer = f"customer-{number % 30}"
             order = {"number": number, "customer": customer, "amount": 10 + number % 90}
             await producer.send(topic, json.dumps(order).encode(), key=customer.encode())
-    print(f"{count} orders are on topic {topic}")  # leaving the block has waited for the broker's word
+    print(f"{count} orders are on topic {topic}")  # leaving the block has waited for the acknowledgements
 
 
 if __name__ == "__main__":

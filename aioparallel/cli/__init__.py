@@ -2,13 +2,14 @@
 
 ::
 
-    app.py      the commands, and how they end
-    console.py  around each command: printing, asking, what is missing
-    cluster.py  how a cluster is reached, and security.py where that is a secured one
-    broker.py   a broker for people who try things out
-    bench/      what the consumer makes of somebody's brokers
+    app.py      the commands and their exit codes
+    console.py  printing, asking, checking for extras
+    cluster.py  options to reach a cluster; security.py those of TLS and SASL
+    broker.py   a broker to try things out
+    bench/      measures the consumer on the user's brokers
     dlq/        dead letters
     kmq/        queues with redelivery markers
+    store/      tables for positions in a database
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def main() -> None:
             "    pip install 'aioparallel[testing]' what `aioparallel broker` needs besides"
         )
     try:
-        from aioparallel.cli.app import main as run  # noqa: PLC0415 - see above, and Ctrl-C may come meanwhile
+        from aioparallel.cli.app import main as run  # noqa: PLC0415 - after the check, and Ctrl-C may come meanwhile
 
         run()
     except KeyboardInterrupt:

@@ -1,9 +1,9 @@
-"""The command line: its commands, and how each of them ends.
+"""The commands and how each of them ends.
 
-A command is a function, or a coroutine, whose options are dataclasses with a docstring behind each attribute (see
-``dlq/options.py``); what the library describes has none (see ``meanings.py``). Its module imports at its top what the
-options need and nothing more; Kafka clients, numpy and the like are imported by the function, so that asking for help
-waits for none of them. A command that returns False has failed.
+A command is a function or coroutine whose options are dataclasses with a docstring after each attribute (see
+``dlq/options.py``). Options that the library describes have none (see ``meanings.py``). Its module imports at the top
+only what the options need. Kafka clients, numpy and others are imported by the function, so that ``--help`` is fast. A
+command that returns False has failed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NOT_STOPPED: Final = 3
 
 
 def shown_default(value: object) -> str | None:
-    """What help says of a default: nothing where the option is simply not given."""
+    """The default that help shows; none if it means "not given"."""
     return None if value in (None, False, ()) else str(value)
 
 
@@ -60,37 +60,38 @@ app.register_install_completion_command()
 
 
 def main() -> None:
-    """Run the command that was typed, and leave with its exit code. SIGTERM ends it as Ctrl-C does.
+    """Run the command line and exit with its code. SIGTERM ends it like Ctrl-C.
 
-    What goes on though it was cancelled would keep the process: that is ended here, with an exit code of its own.
+    Tasks that ignore their cancellation would keep the process alive: it exits at once then, with a code of its own.
     """
     signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
     code = run(sys.argv[1:])
     if still_running():
         logging.shutdown()
         for stream in (sys.stdout, sys.stderr):
-            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+            with contextlib.suppress(OSError, ValueError):  # the reader is gone
                 stream.flush()
         os._exit(NOT_STOPPED)
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code: 0 done, 1 failed, 2 wrong use, 3 a handler goes on, 130 interrupted.
+    """Run a command. Returns its exit code: 0 done, 1 failed, 2 wrong use, 3 a handler still runs, 130 interrupted.
 
-    What the user can do something about is said in a sentence; a traceback means a defect.
+    Failures that the user can fix are reported as a sentence; a traceback means a defect.
     """
+    # Kafka clients log conditions that pass by themselves; failures are reported below.
     # Kafka clients speak about what passes by itself; a failure has a sentence of its own.
     logging.getLogger().addHandler(logging.NullHandler())
     try:
         passed = app(arguments, console=Console(), exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read has seen enough, as `| head`; Python would say so when it flushes for the last time.
+        # The reader has ended, as in `| head`. Python would report it again at its last flush.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except CycloptsError as error:
-        # A value that was not understood; what understands it does not know which option it is for.
+        # A value was refused by its converter, which does not know the name of the option.
         if isinstance(cause := error.__cause__, ConfigurationError) and error.argument is not None:
             say_error(as_typed(cause, {cause.option: error.argument.name}))
         else:
@@ -110,6 +111,6 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def flags(arguments: Sequence[str]) -> dict[str, str]:
-    """By the name that it has in Python, each flag of the command that was asked for."""
+    """Flags of the command that was given, by their names in Python."""
     _, commands, _ = app.parse_commands(list(arguments))
     return {one.field_info.name: one.name for one in commands[-1].assemble_argument_collection(parse_docstring=False)}

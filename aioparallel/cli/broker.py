@@ -1,4 +1,4 @@
-"""``aioparallel broker``: a broker for people who try things out, until Ctrl-C or SIGTERM."""
+"""``aioparallel broker``: a broker to try things out, until Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["broker"]
 
 
 class NewTopic(NamedTuple):
-    """A topic that is made at the start."""
+    """A topic to create at the start."""
 
     name: str
     partitions: int
@@ -32,7 +32,7 @@ class NewTopic(NamedTuple):
 
     @classmethod
     def of(cls, text: str) -> NewTopic:
-        """``orders``, ``orders:8`` or ``orders:8:compact``."""
+        """Parses ``orders``, ``orders:8`` or ``orders:8:compact``."""
         from aioparallel.clients.producing.topic import is_topic_name  # noqa: PLC0415 - brings the Kafka clients
 
         name, *rest = text.split(":")
@@ -46,15 +46,15 @@ class NewTopic(NamedTuple):
 @Parameter(name="*")
 @dataclass(frozen=True, slots=True)
 class BrokerOptions:
-    """Which broker. Raises ConfigurationError."""
+    """Options of the broker. Raises ConfigurationError."""
 
     topic: Annotated[tuple[str, ...], Parameter(metavar="NAME:PARTITIONS")] = ()
-    """A topic to make, `name`, `name:partitions` or `name:partitions:compact`; one partition where none are given. May
-    be given several times. The embedded broker keeps all of a compacted topic, too."""
+    """A topic to create: `name`, `name:partitions` or `name:partitions:compact`; one partition by default. Repeatable.
+    The embedded broker does not compact."""
     kafka: bool = False
     """Apache Kafka as a local process, instead of the embedded broker; needs Java, and Maven the first time."""
     port: int | None = None
-    """With --kafka: where it listens. A free port if not given, as the embedded broker takes always."""
+    """With --kafka: its port; a free one if not given. The embedded broker always uses a free one."""
 
     def __post_init__(self) -> None:
         if self.port is not None and not self.kafka:
@@ -62,15 +62,15 @@ class BrokerOptions:
         self.topics()
 
     def topics(self) -> list[NewTopic]:
-        """What ``topic`` says."""
+        """The parsed ``topic`` options."""
         return [NewTopic.of(text) for text in self.topic]
 
 
 async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     """Run a broker to try things out, until Ctrl-C: librdkafka's mock cluster, without Java and without Docker.
 
-    It prints its address, and a line to copy for other terminals. Its topics and records are gone when it ends. What it
-    is not, docs/testing.md says: a group has one member, for example.
+    It prints its address, and a line to copy into other terminals. Its topics and records are gone when it ends. Its
+    limits are in docs/testing.md: a group has one member, for example.
 
     **Examples**
 
@@ -90,21 +90,21 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
 
 
 def new_broker(options: BrokerOptions, console: Console) -> Broker:
-    """Not started yet; says what to install where something is missing."""
+    """The broker, not started yet."""
     from aioparallel.testing import EmbeddedBroker, LocalKafka  # noqa: PLC0415 - not for help
 
     return LocalKafka(port=options.port, report=console.print) if options.kafka else EmbeddedBroker()
 
 
 def introduction(options: BrokerOptions, servers: str) -> str:
-    """What runs where, and a line to copy."""
+    """The address, and a line to copy."""
     name = "Apache Kafka" if options.kafka else "The embedded broker"
     topics = ", ".join(map(str, options.topics()))
-    # The mock cluster lets a group go on without a member that has left only when that one's session is over.
+    # The mock cluster keeps a member that has left until its session times out.
     again = "" if options.kafka else " A consumer that is started again waits for its partitions up to 30 s."
     return (
         f"{name} runs at {servers}{f', with {topics}' if topics else ''}. "
         f"Ctrl-C ends it, and its records are gone then.{again}\n"
-        "For what you start in other terminals:\n\n"
+        "For other terminals:\n\n"
         f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"
     )

@@ -1,6 +1,6 @@
-"""How the commands reach a cluster: their options, and what these are for aiokafka's clients.
+"""Options to reach a cluster, and the aiokafka options made from them.
 
-Types are not postponed here: cyclopts would look for their names in the modules of the classes that inherit them.
+Annotations are not postponed here: cyclopts would resolve their names in the modules of subclasses.
 """
 
 import inspect
@@ -22,7 +22,7 @@ WHERE: Final = Group("Where", sort_key=3)
 @Parameter(name="*", group=WHERE)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cluster:
-    """How the cluster is reached."""
+    """Options to reach a cluster."""
 
     bootstrap_servers: Annotated[str, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = "localhost:9092"
     """The brokers: host:port, several with commas."""
@@ -33,24 +33,24 @@ class Cluster:
     """An option of aiokafka's consumer by its name there, as in `request_timeout_ms=60000`. Repeatable; several in the
     variable are separated by spaces."""
     skip_unreadable: Annotated[tuple[str, ...], Parameter(metavar="TOPIC:PARTITION:OFFSET")] = ()
-    """Pass over just this batch, as the error names it, where it cannot be read; its records are lost. Repeatable."""
+    """Skip just this batch if it cannot be read, as the error names it; its records are lost. Repeatable."""
     secure: Secure = field(default_factory=Secure)
 
     @property
     def skipped(self) -> tuple[tuple[str, int, int], ...]:
-        """As the clients have them. Raises ConfigurationError."""
+        """The parsed ``skip_unreadable`` options. Raises ConfigurationError."""
         return tuple(map(_batch, self.skip_unreadable))
 
 
 def _batch(text: str) -> tuple[str, int, int]:
     topic, *numbers = text.split(":")
     if not topic or len(numbers) != 2 or not all(number.isascii() and number.isdigit() for number in numbers):
-        raise ConfigurationError("skip_unreadable", text, "topic:partition:offset of a batch, as in orders:3:4711")
+        raise ConfigurationError("skip_unreadable", text, "must be topic:partition:offset of a batch: orders:3:4711")
     return topic, int(numbers[0]), int(numbers[1])
 
 
 def connecting_options(access: Cluster) -> dict[str, object]:
-    """``client_options``, with what is said of security. Raises ConfigurationError where both say something of that."""
+    """Client options and security options together. Raises ConfigurationError if both set security."""
     from aioparallel.security.secret import Hidden  # noqa: PLC0415 - not for help
 
     options, security = parse_client_options(access.client_options), access.secure.security()
@@ -59,16 +59,16 @@ def connecting_options(access: Cluster) -> dict[str, object]:
     for name in options:
         if name.startswith("sasl_") or name in ("security_protocol", "ssl_context"):
             raise ConfigurationError(
-                f"client_options[{name!r}]", Hidden(options[name]), "cannot stand beside security_protocol"
+                f"client_options[{name!r}]", Hidden(options[name]), "cannot be combined with security_protocol"
             )
     return {**options, **security.client_options()}
 
 
 def parse_client_options(texts: Sequence[str]) -> dict[str, object]:
-    """``name=value`` each, the value in the type that aiokafka's own default has.
+    """Parse ``name=value`` texts; each value gets the type of aiokafka's default.
 
-    With ``security_protocol`` SSL or SASL_SSL a default TLS context is added: certificates are verified against the
-    system's authorities, or those that the environment variable SSL_CERT_FILE names. Raises ConfigurationError.
+    With ``security_protocol`` SSL or SASL_SSL adds a default TLS context, which verifies certificates by the system's
+    authorities or those in the file that SSL_CERT_FILE names. Raises ConfigurationError.
     """
     from aiokafka import AIOKafkaConsumer  # noqa: PLC0415 - not for help
 

@@ -1,4 +1,4 @@
-"""The room around every command: how it prints and asks, and what it says when it cannot go on."""
+"""Printing and asking on the terminal, and errors in the words of the command line."""
 
 from __future__ import annotations
 
@@ -34,31 +34,31 @@ WIDTH_WITHOUT_TERMINAL: Final = 160  # columns
 
 
 class ExtraMissing(AioparallelError):
-    """The command needs packages that are not installed; the message says what to install."""
+    """The command needs packages that are not installed; the message says which extra has them."""
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Standard output, or standard error: for what is said about the work, so that the other stays fit for a pipe."""
+    """Standard output; or standard error for messages about the work, which must not get into a pipe."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(stderr=stderr, width=WIDTH_WITHOUT_TERMINAL)
 
 
 def say(sentence: str) -> None:
-    """To standard error."""
+    """Print to standard error."""
     make_console(stderr=True).print(plain_text(sentence), markup=False, highlight=False, soft_wrap=True)
 
 
 def say_error(message: str) -> None:
-    """To standard error, on one line."""
+    """Print an error to standard error, on one line."""
     line = Text.assemble(("ERROR ", "bold red"), plain_text(message, one_line=True))
     make_console(stderr=True).print(line, soft_wrap=True, highlight=False)
 
 
 def confirm(question: str) -> bool:
-    """Ask on the terminal; nothing but yes is yes. Raises CancelledError after Ctrl-C.
+    """Ask on the terminal; anything but yes is no. Raises CancelledError after Ctrl-C.
 
-    Blocks the loop: nothing else goes on meanwhile, and no membership is at stake. asyncio's own handler of SIGINT
-    only cancels the task, which would not end the waiting for an answer; so Python's is put in its place.
+    Blocks the event loop, which matters to nothing here. asyncio's SIGINT handler would only cancel the task and not
+    end the input, so Python's own handler is set meanwhile.
     """
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
@@ -70,7 +70,7 @@ def confirm(question: str) -> bool:
 
 
 def require_extra(command: str, modules: Sequence[str]) -> None:
-    """Raise ExtraMissing when something is not there that the command needs. Its extra has its name."""
+    """Raise ExtraMissing if a module is not installed. The extra has the name of the command."""
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
         raise ExtraMissing(
@@ -80,7 +80,7 @@ def require_extra(command: str, modules: Sequence[str]) -> None:
 
 
 def as_typed(error: AioparallelError, flags: Mapping[str, str]) -> str:
-    """Its message with options named as they are typed. ``flags``: by the option's name in Python, its flag here."""
+    """The error's message with options as they are typed. ``flags``: flags by their names in Python."""
     if not isinstance(error, ConfigurationError):
         return _with_flags(str(error), flags)
     # As in `client_options['sasl_mechanism']`, or `RetryPolicy jitter`.
@@ -95,17 +95,17 @@ def _with_flags(text: str, flags: Mapping[str, str]) -> str:
 
 
 def counted(count: int, noun: str) -> str:
-    """A number and its noun."""
+    """A number with its noun, in plural if needed."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def local_time(at: float) -> str:
-    """To the second, in this machine's zone. ``at``: seconds since the epoch."""
+    """A time in the local zone, to the second. ``at``: seconds since the epoch."""
     return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def age(seconds: float) -> str:
-    """How long ago, in the largest unit that makes one or more."""
+    """How long ago, in the largest unit of which there is at least one."""
     for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
         if seconds >= size:
             return f"{int(seconds // size)} {unit} ago"
@@ -113,7 +113,7 @@ def age(seconds: float) -> str:
 
 
 def plain_text(text: str, *, one_line: bool = False) -> str:
-    """Without what would steer the terminal: what strangers wrote may hold anything."""
+    """The text without control characters, which foreign data may hold and which can control a terminal."""
     if one_line:
         text = " ".join(text.split())
     return "".join(one if one.isprintable() or one in "\n\t" else f"\\x{ord(one):02x}" for one in text)

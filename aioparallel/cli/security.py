@@ -1,4 +1,4 @@
-"""How the commands reach a secured cluster: the fields of Security as options, its secrets in files or variables."""
+"""The fields of Security as options. Secrets come from files or environment variables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SECURITY: Final = Group("Security", sort_key=4)
 
 PASSWORD: Final = "AIOPARALLEL_PASSWORD"
 KEY_PASSWORD: Final = "AIOPARALLEL_KEY_PASSWORD"
-"""Only here: what stands on a command line, everybody on the machine can read."""
+"""Secrets are not options: command lines are visible to other users of the machine."""
 
 
 def _in(variable: str) -> Parameter:
@@ -29,30 +29,30 @@ def _in(variable: str) -> Parameter:
 @means(of_dataclass(Security), security_protocol="protocol")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secure:
-    """How a cluster is reached that wants TLS, a login, or both."""
+    """Options for TLS and SASL."""
 
     security_protocol: Annotated[Literal["SSL", "SASL_SSL", "SASL_PLAINTEXT"] | None, _in("SECURITY_PROTOCOL")] = None
     mechanism: Annotated[Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None, _in("MECHANISM")] = (
         None
     )
     username: Annotated[str | None, _in("USERNAME")] = None
-    """Who logs in, with PLAIN and SCRAM. The password is in `--password-file`, or in the variable
-    `AIOPARALLEL_PASSWORD`: a command line can be read by everybody on the machine."""
+    """The user, with PLAIN and SCRAM. The password is in `--password-file`, or in the variable
+    `AIOPARALLEL_PASSWORD`: other users of the machine can see a command line."""
     password_file: Annotated[str | None, _in("PASSWORD_FILE")] = None
     token_file: Annotated[str | None, _in("TOKEN_FILE")] = None
     ca_file: Annotated[str | None, _in("CA_FILE")] = None
     certificate_file: Annotated[str | None, _in("CERTIFICATE_FILE")] = None
     key_file: Annotated[str | None, _in("KEY_FILE")] = None
-    """Its key, where that is not in the same file. The password of an encrypted one is in the variable
+    """Its key, if it is not in the same file. The password of an encrypted key is in the variable
     `AIOPARALLEL_KEY_PASSWORD`."""
 
     def security(self) -> Security | None:
-        """What they say together. Raises ConfigurationError."""
+        """The Security made from these options, or None. Raises ConfigurationError."""
         given = {one.name: value for one in fields(self) if (value := getattr(self, one.name)) is not None}
         protocol = given.pop("security_protocol", None)
         if protocol is None:
             for name, value in given.items():
-                raise ConfigurationError(name, value, "needs security_protocol beside it")
+                raise ConfigurationError(name, value, "needs security_protocol as well")
             return None
         if self.username is not None and self.password_file is None and (password := os.environ.get(PASSWORD)):
             given["password"] = password
@@ -61,7 +61,7 @@ class Secure:
         try:
             return Security(protocol, **given)
         except ConfigurationError as error:
-            # As the option is named here, where it has a name.
+            # Report the option by its name here, if it has one.
             option = error.option.rpartition(" ")[2]
             allowed = error.allowed.replace("protocol=", "security_protocol=")
             if option == "password" and error.value is None:

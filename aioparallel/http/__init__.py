@@ -1,23 +1,23 @@
-"""HTTP enrichment: a handler that asks a service about each record. Needs ``pip install "aioparallel[http]"``.
+"""HTTP enrichment: a handler that sends requests to a service for each record. Needs ``aioparallel[http]``.
 
-========== =============================================================================================
-file       what it holds
-========== =============================================================================================
-handler    ``http_handler``, its options
-asking     one record's requests, from the gate of its host to what its status means
-requests   ``Request``
-responses  ``Response``, ``retry_after``
-statuses   what answers mean
-clients    httpx over aiohttp, and aiohttp by itself, behind one door
-connections  those of the clients that are made here
-sending    the request that is on its way
-bodies     bodies of answers: decoded, and bounded
-trouble    what has gone wrong, in words of our own
-deadlines  the time of each request
-hosts      what is under way at each host
-sharing    answers that several records share
-idempotency  keys by which a service knows a request again
-========== =============================================================================================
+============  ================================================================
+file          what it holds
+============  ================================================================
+handler       ``http_handler`` and its options
+session       the requests of one record, from limits to the meaning of statuses
+requests      ``Request``
+responses     ``Response``, ``retry_after``
+statuses      what each status means for the record
+clients       httpx over aiohttp, and aiohttp alone, with one interface
+connections   aiohttp's connector with a limit on idle connections
+httpx_logging  keeps our requests out of httpx's log
+bodies        decodes response bodies and limits their size
+client_errors  errors of clients, without headers, queries and content
+deadlines     the time limit of each request
+hosts         a limit for each host
+sharing       responses that several records share: single flight, cache
+idempotency   values of the header Idempotency-Key
+============  ================================================================
 """
 
 from aioparallel.errors import BadStatus, RequestFailed, RequestTimeout

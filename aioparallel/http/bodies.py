@@ -1,5 +1,4 @@
-"""Bodies of answers: decoded as they come, and no more of them kept than is allowed. Both clients read them here, so
-that both read the same."""
+"""Decodes response bodies as they arrive, up to a size limit. Both clients use it, so they decode alike."""
 
 from __future__ import annotations
 
@@ -12,67 +11,67 @@ import zstandard
 __all__ = ["ACCEPTED", "Body", "Unreadable", "check_length"]
 
 ACCEPTED: Final = "gzip, deflate, zstd"
-"""What is asked for (``Accept-Encoding``), and can be read."""
-# Codings of IANA's list that are not asked for. Any other name is none, "utf-8" or "aws-chunked" say: some services
-# write them, and the body is as it is.
+"""The value of ``Accept-Encoding``: the codings that this module decodes."""
+# IANA's other content codings. Names outside the list ("utf-8", "aws-chunked") are sent by some services with a body
+# that is not encoded.
 _NOT_READ: Final = frozenset(
     {"aes128gcm", "br", "compress", "dcb", "dcz", "exi", "pack200-gzip", "x-compress"},
 )
-# The first byte of each member.
+# The first byte of each gzip member.
 _GZIP: Final = 0x1F
-# Bytes that zlib gives in one step.
+# Most bytes that zlib returns in one step.
 _STEP: Final = 1 << 16
-# Bytes that zstd is given in one step: four of them may be a block of 128 KiB.
+# Bytes given to zstd in one step: a block of 128 KiB can be compressed into four.
 _SLICE: Final = 256
-# RFC 9659: no window is larger in HTTP.
+# The largest zstd window in HTTP (RFC 9659).
 _WINDOW: Final = 8 << 20
 
 
 class Unreadable(Exception):
-    """A body is none, or too large. Its text says so, with nothing of the body."""
+    """The body cannot be decoded or is too large. The text has no part of the body."""
 
 
 def check_length(length: str | None, most: int) -> None:
-    """Raises Unreadable where the answer says that more comes. ``length``: its Content-Length."""
+    """Raises Unreadable if the Content-Length ``length`` exceeds ``most`` bytes."""
     if length is not None and length.isdecimal() and len(length) < 20 and int(length) > most:
         raise _too_large(most)
 
 
 class Body:
-    """What has come of it. ``coding``: its Content-Encoding; ``most``: bytes, decoded. Raises Unreadable for a coding
-    that cannot be read."""
+    """A body that arrives in parts. ``coding``: its Content-Encoding; ``most``: the limit in bytes, decoded. Raises
+    Unreadable for a coding that cannot be decoded."""
 
     def __init__(self, coding: str, most: int) -> None:
         self._most = most
-        self._kept: list[bytes] = []
+        self._parts: list[bytes] = []
         self._size = 0
         self._decoder = _decoder_of(coding, self._keep)
 
     @property
     def is_plain(self) -> bool:
-        """Whether it is kept as it comes."""
+        """Whether it is not encoded."""
         return self._decoder is None
 
     def feed(self, raw: bytes) -> None:
-        """The next bytes. Raises Unreadable."""
+        """Add the next bytes. Raises Unreadable."""
         if self._decoder is None:
             self._keep(raw)
         else:
             self._decoder.feed(raw)
 
     def end(self) -> bytes:
-        """All of it. Raises Unreadable where something is missing."""
+        """The whole body, decoded. Raises Unreadable if its end is missing."""
         if self._decoder is not None:
             self._decoder.end()
-        return self._kept[0] if len(self._kept) == 1 else b"".join(self._kept)
+        return self._parts[0] if len(self._parts) == 1 else b"".join(self._parts)
 
     def _keep(self, some: bytes) -> None:
         self._size += len(some)
         if self._size > self._most:
-            self._kept.clear()
+            self._parts.clear()
             raise _too_large(self._most)
         if some:
-            self._kept.append(some)
+            self._parts.append(some)
 
 
 def _too_large(most: int) -> Unreadable:
@@ -97,7 +96,7 @@ def _decoder_of(coding: str, keep: Callable[[bytes], None]) -> _Zlib | _Zstd | N
 
 
 class _Zlib:
-    """gzip, of one member or several; and deflate, with zlib's head or without it, as some write it."""
+    """gzip of one or more members; deflate with or without the zlib header, as servers send both."""
 
     def __init__(self, name: str, keep: Callable[[bytes], None]) -> None:
         self._name = name
@@ -115,17 +114,17 @@ class _Zlib:
             while raw:
                 if self._stream.eof:
                     if self._name != "gzip" or raw[0] != _GZIP:
-                        return  # zeros that fill it up, or what else stands behind it
+                        return  # padding or trailing garbage
                     self._stream = zlib.decompressobj(self._wbits)
                 self._keep(self._stream.decompress(raw, _STEP))
                 raw = self._stream.unused_data if self._stream.eof else self._stream.unconsumed_tail
         except zlib.error:
-            raise Unreadable(f"its answer is no {self._name}, though it says so") from None
+            raise Unreadable(f"its answer is not valid {self._name}") from None
 
     def end(self) -> None:
         while self._has_begun and not self._stream.eof:
             try:
-                some = self._stream.decompress(b"", _STEP)  # what the last step has left within
+                some = self._stream.decompress(b"", _STEP)  # output that the last step held back
             except zlib.error:
                 some = b""
             if not some:
@@ -134,7 +133,7 @@ class _Zlib:
 
 
 class _Zstd:
-    """Frames, one or several."""
+    """One or more frames."""
 
     def __init__(self, keep: Callable[[bytes], None]) -> None:
         self._keep = keep
@@ -152,7 +151,7 @@ class _Zstd:
                     self._keep(self._stream.decompress(some))
                     some = self._stream.unused_data if self._stream.eof else b""
             except (zstandard.ZstdError, MemoryError):
-                raise Unreadable("its answer is no zstd, though it says so") from None
+                raise Unreadable("its answer is not valid zstd") from None
 
     def end(self) -> None:
         if self._is_within and not self._stream.eof:

@@ -1,7 +1,7 @@
-"""Two clients behind one door: httpx over aiohttp's connections, and a session of aiohttp by itself.
+"""Sends requests through httpx over aiohttp's connections, or through an aiohttp session alone.
 
-httpx' own pool looks at all its connections for each request, and can die of cancelled ones (encode/httpcore#1093):
-with hundreds in flight it is not used. aiohttp by itself costs half the time of httpx over it.
+httpx's own pool is not used: it scans all connections for each request, and cancelled requests can break it
+(encode/httpcore#1093). aiohttp alone takes half the time of httpx over it.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from aioparallel.callables import check_arguments
 from aioparallel.errors import AioparallelError, ConfigurationError, RequestFailed, RequestTimeout
 from aioparallel.http.bodies import Body, check_length
+from aioparallel.http.client_errors import reason_of, was_lost
 from aioparallel.http.deadlines import Deadline, Deadlines
+from aioparallel.http.httpx_logging import SENDING, hide_our_requests
 from aioparallel.http.requests import Request, has_header, pairs_of, shown
 from aioparallel.http.responses import Response
-from aioparallel.http.sending import SENDING, keep_requests_to_ourselves
-from aioparallel.http.trouble import reason_of, was_lost
 from aioparallel.running_out import out_of_resources
 from aioparallel.wording import kind_of
 
@@ -29,34 +29,34 @@ if TYPE_CHECKING:
 
     from aioparallel.http.connections import Connections
 
-__all__ = ["Client", "ClientFactory", "Reading", "Sender", "check_client", "opened"]
+__all__ = ["Client", "ClientFactory", "ReadLimits", "Sender", "check_client", "opened"]
 
 _Params = list[tuple[str, str]] | None
-# RFC 9110, 9.2.2: what may be asked again by itself, of the methods of a Request.
+# Methods of a Request that may be repeated (RFC 9110, 9.2.2).
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "PUT", "DELETE"})
-# Attempts on new connections after one that was lost; and where a client does not say whether it had been open.
-_AGAIN, _AGAIN_PERHAPS = 2, 1
-# Digits of a length that may be one.
+# Resends on new connections after a lost one; the second for clients that do not say whether it had been reused.
+_RESENDS, _RESENDS_UNSURE = 2, 1
+# A Content-Length has fewer digits.
 _DIGITS: Final = 20
-# Bytes of a body that nobody wants, which are read to keep the connection; and seconds that they may take.
+# Most bytes and seconds for reading a body that is not needed, in order to keep the connection.
 _UNWANTED, _UNWANTED_SECONDS = 1 << 16, 1.0
 
 ClientFactory = Callable[[int], "AbstractAsyncContextManager[httpx.AsyncClient | aiohttp.ClientSession]"]
-"""Makes a client of the user's own for so many connections at once."""
+"""Makes a client for the given number of concurrent connections."""
 Client = Literal["httpx", "aiohttp"] | ClientFactory
 
 
-class Reading(NamedTuple):
-    """How answers are read."""
+class ReadLimits(NamedTuple):
+    """Which bodies are read, and how much of them."""
 
     most: int
-    """Bytes of a body, decoded."""
+    """Most bytes of a body, decoded."""
     wanted: frozenset[int]
-    """Statuses whose body is. What is wrong with that of another changes nothing."""
+    """Statuses whose body is read. Errors in the bodies of others are ignored."""
 
 
 def check_client(client: object) -> None:
-    """Raises ConfigurationError; also where what it needs is not installed."""
+    """Raises ConfigurationError, also if a package that it needs is not installed."""
     if client in ("httpx", "aiohttp"):
         try:
             __import__("aiohttp")
@@ -78,21 +78,20 @@ def check_client(client: object) -> None:
 
 
 @asynccontextmanager
-async def opened(client: Client, connections: int, reading: Reading) -> AsyncIterator[Sender]:
-    """A client that may use so many connections at once. Raises ConfigurationError for what a function has made that is
-    none."""
-    kept: Connections | None = None
+async def opened(client: Client, connections: int, reading: ReadLimits) -> AsyncIterator[Sender]:
+    """Open a client for so many concurrent connections. Raises ConfigurationError if a factory made something else."""
+    pool: Connections | None = None
     manager: Any
     if callable(client):
         manager = client(connections)
     else:
         from aioparallel.http.connections import aiohttp_session, httpx_client  # noqa: PLC0415 - needs the extra
 
-        manager, kept = (httpx_client if client == "httpx" else aiohttp_session)(connections)
+        manager, pool = (httpx_client if client == "httpx" else aiohttp_session)(connections)
     if not hasattr(manager, "__aenter__"):
         raise ConfigurationError("http_handler client", manager, f"made {kind_of(manager)}, which cannot be opened")
     async with manager as found:
-        sender = _sender(found)(found, reading, kept)
+        sender = _sender(found)(found, reading, pool)
         try:
             yield sender
         finally:
@@ -111,41 +110,44 @@ def _sender(client: object) -> type[_Httpx | _Aiohttp]:
 
 
 def _packages(client: object) -> dict[str, str]:
-    """Of its classes, by their names: what is not installed cannot be imported to ask."""
+    """The packages of its classes, by class name: packages that are not installed cannot be imported for a check."""
     return {kind.__name__: kind.__module__.partition(".")[0] for kind in type(client).__mro__}
 
 
 class Sender(ABC):
-    """A client that is open: the time of each request, attempts that nobody counts, and what goes wrong."""
+    """An open client: applies timeouts, resends after lost connections, and hides secrets in errors.
 
-    def __init__(self, client: Any, reading: Reading, kept: Connections | None) -> None:
+    ``pool``: the connector, unless the client is the user's own.
+    """
+
+    def __init__(self, client: Any, reading: ReadLimits, pool: Connections | None) -> None:
         self._client = client
         self._reading = reading
-        self._kept = kept
-        self.says_codings = kept is not None
-        """Whether it says by itself which codings are read."""
+        self._pool = pool
+        self.sends_accept_encoding = pool is not None
+        """Whether the client itself sends Accept-Encoding."""
         self.deadlines = Deadlines()
 
     def close(self) -> None:
-        """Nothing more is sent."""
+        """Stop the timers of deadlines."""
         self.deadlines.close()
 
     async def send(self, request: Request, url: str, headers: Mapping[str, str], timeout: float) -> Response:
-        """The answer, read to its end, within ``timeout`` seconds. Raises RequestTimeout, RequestFailed and
-        OutOfResources, with nothing of what the client has raised: that may hold headers and whole addresses."""
+        """Returns the response, read to its end within ``timeout`` seconds. Raises RequestTimeout, RequestFailed and
+        OutOfResources without the client's own error, which may hold headers and queries."""
         params = pairs_of(request.params) if request.params else None
         deadline = self.deadlines.begin(timeout)
-        kept = self._kept
-        opened = 0 if kept is None else kept.opened
+        pool = self._pool
+        opened = 0 if pool is None else pool.opened
         try:
             try:
                 answer = await self.ask(request, url, params, headers)
             except Exception as error:
-                if not self._goes_again(request, headers, error, opened, 0):
+                if not self._resends(request, headers, error, opened, 0):
                     raise
                 answer = None
             if answer is None:
-                answer = await self._asked_again(request, url, params, headers)
+                answer = await self._ask_again(request, url, params, headers)
             status, fields = self.head(answer)
             if status in self._reading.wanted:
                 if self._is_plain(fields):
@@ -161,54 +163,52 @@ class Sender(ABC):
             if failure is error:
                 raise
         else:
-            deadline.passed_too_late()
+            deadline.ignore()
             return found
         finally:
             self.deadlines.end(deadline)
-        raise failure from None  # not above: it would have the other as its context
+        raise failure from None  # outside the except block, so that the client's error is not its context
 
-    async def _asked_again(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Any:
-        """What was sent on a connection that the server was just closing goes on a new one: that is no attempt."""
+    async def _ask_again(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Any:
+        """Resend on a new connection after one was lost: the server had closed it meanwhile. Counts as no attempt."""
         times = 1
         while True:
             opened = 0
-            if self._kept is not None:
-                self._kept.close_idle(url)  # as old as that one, and perhaps as dead
-                opened = self._kept.opened
+            if self._pool is not None:
+                self._pool.close_idle(url)  # as old as the lost one
+                opened = self._pool.opened
             try:
                 return await self.ask(request, url, params, headers)
             except Exception as error:
-                if not self._goes_again(request, headers, error, opened, times):
+                if not self._resends(request, headers, error, opened, times):
                     raise
             times += 1
 
-    def _goes_again(
-        self, request: Request, headers: Mapping[str, str], error: Exception, opened: int, times: int
-    ) -> bool:
-        """Whether it is to be sent on another connection, after so many times. ``opened``: connections before it."""
-        most = _AGAIN_PERHAPS
-        if self._kept is not None:
-            most = 0 if self._kept.opened_here_since(opened) else _AGAIN
+    def _resends(self, request: Request, headers: Mapping[str, str], error: Exception, opened: int, times: int) -> bool:
+        """Whether to resend after ``times`` resends. ``opened``: the pool's count of connections before the request."""
+        most = _RESENDS_UNSURE
+        if self._pool is not None:
+            most = 0 if self._pool.opened_here_since(opened) else _RESENDS
         if times >= most or not was_lost(error):
             return False
         return request.method in _IDEMPOTENT or has_header(headers, "idempotency-key")
 
     def _failure(self, request: Request, url: str, error: BaseException, deadline: Deadline) -> BaseException:
-        """What is to be raised for what the client has raised."""
+        """The error to raise for an error of the client."""
         asked = f"{request.method} {shown(url)}"
         if deadline.is_over and deadline.take_back() and isinstance(error, asyncio.CancelledError):
             return RequestTimeout(asked, deadline.seconds)
         if not isinstance(error, Exception) or isinstance(error, AioparallelError):
-            return error  # a cancellation; or what a client of the user's own decides about the record
+            return error  # a cancellation, or a decision about the record by the user's own client
         short = out_of_resources(error)
         if short is None:
             return RequestFailed(asked, reason_of(error))
-        if self._kept is not None:
-            self._kept.close_idle()
+        if self._pool is not None:
+            self._pool.close_idle()
         return short
 
     def _is_plain(self, fields: Mapping[str, str]) -> bool:
-        """Whether a body is as long as it says, not too long, and not encoded."""
+        """Whether the body has a length within the limit and no encoding."""
         length = fields.get("Content-Length")
         return (
             length is not None
@@ -216,12 +216,12 @@ class Sender(ABC):
             and len(length) < _DIGITS
             and int(length) <= self._reading.most
             and "Content-Encoding" not in fields
-            and "Transfer-Encoding" not in fields  # which is what counts beside a length (RFC 9112, 6.3)
+            and "Transfer-Encoding" not in fields  # overrides Content-Length (RFC 9112, 6.3)
         )
 
     async def _decoded(self, answer: Any, fields: Mapping[str, str], has_none: bool) -> bytes:
         coding = ""
-        if "Content-Encoding" in fields:  # perhaps several, which one of the clients gives one by one
+        if "Content-Encoding" in fields:  # several fields are one list; one client gives them one by one
             coding = ",".join(value for name, value in fields.items() if name.lower() == "content-encoding")
         try:
             body = Body(coding, self._reading.most)
@@ -240,7 +240,7 @@ class Sender(ABC):
             await self.leave(answer)
 
     async def _skimmed(self, answer: Any) -> None:
-        """Read a body that nobody wants. Its status has said all, whatever becomes of it."""
+        """Read a body that is not needed. Errors are ignored: the status decides."""
         size = 0
         with suppress(Exception):
             async with asyncio.timeout(_UNWANTED_SECONDS):
@@ -251,37 +251,36 @@ class Sender(ABC):
 
     @abstractmethod
     def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Awaitable[Any]:
-        """The client's own answer, as soon as its head has come."""
+        """The client's own response, once its head was read."""
 
     @abstractmethod
     def head(self, answer: Any) -> tuple[int, Mapping[str, str]]:
-        """Status and headers."""
+        """Its status and headers."""
 
     @abstractmethod
     def whole(self, answer: Any) -> Awaitable[bytes]:
-        """All of its body, which is as long as it said and not encoded."""
+        """Its whole body; only for one with a length and no encoding."""
 
     @abstractmethod
     def raw(self, answer: Any) -> AsyncIterator[bytes]:
-        """Its body, as it comes, not decoded."""
+        """Its body as it arrives, not decoded."""
 
     @abstractmethod
     async def leave(self, answer: Any) -> None:
-        """Its connection is kept where it was read to its end, and closed otherwise."""
+        """Release the connection: it is reused if the body was read to its end, else closed."""
 
 
 class _Httpx(Sender):
-    def __init__(self, client: Any, reading: Reading, kept: Connections | None) -> None:
-        super().__init__(client, reading, kept)
+    def __init__(self, client: Any, reading: ReadLimits, pool: Connections | None) -> None:
+        super().__init__(client, reading, pool)
         package = _packages(client)["AsyncClient"]
         self._url = __import__(package).URL
-        keep_requests_to_ourselves(package)
+        hide_our_requests(package)
         if not client.follow_redirects:
             hooks = client.event_hooks
             client.event_hooks = {**hooks, "response": [*hooks["response"], self._stop_at_redirects]}
 
     async def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Any:
-        """See :class:`Sender`."""
         to, auth = (url, None) if params is None and "@" not in url else self._to(url, params)
         made = self._client.build_request(request.method, to, headers=headers, content=request.content)
         more = {} if auth is None else {"auth": auth}
@@ -294,7 +293,8 @@ class _Httpx(Sender):
             SENDING.reset(token)
 
     async def _stop_at_redirects(self, answer: Any) -> None:
-        """httpx makes the next request of each redirect, also where it does not send it, and fails where it cannot."""
+        """A response hook: at a redirect httpx always builds the next request, and fails if it cannot, even when it
+        will not send it."""
         if not answer.has_redirect_location:
             return
         raw: list[bytes] = []
@@ -312,8 +312,8 @@ class _Httpx(Sender):
         raise _Redirected(answer, raw)
 
     def _to(self, url: str, params: _Params) -> tuple[Any, tuple[str, str] | None]:
-        """Whom it is for. A user of the address is no part of it any more: httpx makes a header of him, and aiohttp
-        beneath takes no address with a user beside that."""
+        """The URL without user information, and the login from it. httpx makes a header of the login, and aiohttp
+        beneath rejects a URL with a login beside that header."""
         found = self._url(url)
         if params is not None:
             found = found.copy_merge_params(params)
@@ -323,16 +323,13 @@ class _Httpx(Sender):
         return bare, None if self._client.auth else (found.username, found.password)
 
     def head(self, answer: Any) -> tuple[int, Mapping[str, str]]:
-        """See :class:`Sender`."""
         return answer.status_code, answer.headers
 
     def raw(self, answer: Any) -> AsyncIterator[bytes]:
-        """See :class:`Sender`."""
         chunks: AsyncIterator[bytes] = answer.aiter_raw()
         return chunks
 
     async def whole(self, answer: Any) -> bytes:
-        """See :class:`Sender`."""
         try:
             if answer.is_stream_consumed:
                 return self._read_before(answer)
@@ -347,19 +344,17 @@ class _Httpx(Sender):
         return self._read_before(answer)
 
     def _read_before(self, answer: Any) -> bytes:
-        """A body that a client of the user's own has read by itself, for a hook or for its authentication, and has
-        decoded."""
+        """A body that the user's own client has already read and decoded, for a hook or its authentication."""
         body = Body("", self._reading.most)
         body.feed(answer.content)
         return body.end()
 
     async def leave(self, answer: Any) -> None:
-        """See :class:`Sender`."""
         await answer.aclose()
 
 
 class _Redirected(Exception):
-    """An answer that names another address, read already."""
+    """Carries a redirect response, already read, out of httpx's hook."""
 
     def __init__(self, answer: Any, raw: list[bytes], *, is_stream_consumed: bool = False) -> None:
         super().__init__()
@@ -370,26 +365,25 @@ class _Redirected(Exception):
 
     @property
     def content(self) -> bytes:
-        """What was read, where it is decoded."""
+        """The decoded body."""
         return self._raw[0]
 
     async def aiter_raw(self) -> AsyncIterator[bytes]:
-        """What was read."""
+        """The body as it was received."""
         for some in self._raw:
             yield some
 
     async def aclose(self) -> None:
-        """There is nothing left of it."""
+        """Nothing is left to close."""
 
 
 class _Aiohttp(Sender):
-    def __init__(self, client: Any, reading: Reading, kept: Connections | None) -> None:
-        super().__init__(client, reading, kept)
-        # What a status means is said elsewhere. A function of the user's own is called; None: as the session has it.
+    def __init__(self, client: Any, reading: ReadLimits, pool: Connections | None) -> None:
+        super().__init__(client, reading, pool)
+        # Statuses are handled elsewhere. A function of the user's session is still called: None keeps its setting.
         self._raise_for_status = None if callable(client.raise_for_status) else False
 
     def ask(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Awaitable[Any]:
-        """See :class:`Sender`."""
         asked: Awaitable[Any] = self._client.request(
             request.method,
             url,
@@ -403,20 +397,17 @@ class _Aiohttp(Sender):
         return asked
 
     def head(self, answer: Any) -> tuple[int, Mapping[str, str]]:
-        """See :class:`Sender`."""
         return answer.status, answer.headers
 
     async def raw(self, answer: Any) -> AsyncIterator[bytes]:
-        """See :class:`Sender`."""
-        if answer.content.at_eof():  # a session of the user's own may have read it by itself, and has kept it then
+        if answer.content.at_eof():  # the user's own session may have read and kept it
             yield await answer.read()
             return
         async for some in answer.content.iter_any():
             yield some
 
     def whole(self, answer: Any) -> Awaitable[bytes]:
-        """See :class:`Sender`."""
-        content: Awaitable[bytes] = answer.read()  # or it is closed: nothing is left to release
+        content: Awaitable[bytes] = answer.read()  # releases or closes the connection
         return content
 
     async def leave(self, answer: Any) -> None:

@@ -1,4 +1,4 @@
-"""The clients that are made here: their connections, and how many of them are kept while nobody uses them."""
+"""The clients made here, and their connector, which limits idle connections."""
 
 from __future__ import annotations
 
@@ -17,64 +17,63 @@ if TYPE_CHECKING:
 
 __all__ = ["Connections", "aiohttp_session", "httpx_client"]
 
-# Seconds for which a connection that nobody uses is kept; and so many of them at least, over all hosts.
+# Seconds that an idle connection is kept, and the least number kept over all hosts.
 _KEPT: Final = 30.0
 _LEAST: Final = 100
-# Seconds between two looks at how many are idle, while those in use may make them too many.
+# Seconds between two checks of the number of idle connections, while released ones may exceed the limit.
 _LOOK: Final = 1.0
 _HEADERS: Final = {"Accept-Encoding": ACCEPTED}
 
 
 class Connections(aiohttp.TCPConnector):
-    """aiohttp's connector, which bounds only the connections in use. This one keeps ``limit`` idle ones (or a hundred)
-    over all hosts, and closes those that were idle longest: aiohttp keeps each for half a minute, and a thousand hosts
-    in that time are a thousand of them. It also knows which task has opened a connection.
+    """aiohttp's connector, with a limit on idle connections as well: ``limit`` over all hosts, at least a hundred.
 
-    It overrides ``_create_connection`` and reads ``_conns`` and ``_acquired``, which are private to aiohttp:
-    ``tests/unit/http/test_connections.py``."""
+    aiohttp keeps each for half a minute, so a thousand hosts within that time are a thousand open connections. This one
+    closes those that were idle longest. It also records which task has opened a connection.
+
+    Overrides ``_create_connection`` and reads ``_conns`` and ``_acquired``, private in aiohttp;
+    ``tests/unit/http/test_connections.py`` fails if they change."""
 
     def __init__(self, limit: int, **options: Any) -> None:
         super().__init__(limit=limit, keepalive_timeout=_KEPT, **options)
         self._most = max(limit, _LEAST)
-        self._looks = False
-        """Whether it will look."""
+        self._check_is_due = False
         self.opened = 0
-        """Connections that were opened, or tried to be."""
-        self._opened_last: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by task: the number of its last one
+        """Connections opened so far, including failed ones."""
+        self._opened_last: WeakKeyDictionary[Any, int] = WeakKeyDictionary()  # by task: the value of opened then
 
     def opened_here_since(self, opened: int) -> bool:
-        """Whether the running task has opened one after that many."""
+        """Whether the running task has opened a connection since the count was ``opened``."""
         return self._opened_last.get(asyncio.current_task(), 0) > opened
 
     def _create_connection(self, req: Any, traces: Any, timeout: Any) -> Any:
         self.opened += 1
         self._opened_last[asyncio.current_task()] = self.opened
-        # There are more idle ones only when more are open than before.
+        # Only a new connection can raise the number of idle ones.
         self._close_oldest(self._most - 1)
-        self._look_later()
+        self._check_later()
         return super()._create_connection(req, traces, timeout)
 
     def _close_oldest(self, most: int) -> None:
-        """Until no more than so many are idle."""
+        """Close idle connections, the oldest first, until ``most`` are left."""
         while sum(map(len, self._conns.values())) > most:
             key, kept = min(self._conns.items(), key=lambda item: item[1][0][1])
             kept.popleft()[0].close()
             if not kept:
                 del self._conns[key]
 
-    def _look_later(self) -> None:
-        if not self._looks and sum(map(len, self._conns.values())) + len(self._acquired) > self._most:
-            self._looks = True
-            asyncio.get_running_loop().call_later(_LOOK, self._look)
+    def _check_later(self) -> None:
+        if not self._check_is_due and sum(map(len, self._conns.values())) + len(self._acquired) > self._most:
+            self._check_is_due = True
+            asyncio.get_running_loop().call_later(_LOOK, self._check)
 
-    def _look(self) -> None:
-        """Close what is too many of those that were in use."""
-        self._looks = False
+    def _check(self) -> None:
+        self._check_is_due = False
         self._close_oldest(self._most)
-        self._look_later()
+        self._check_later()
 
     def close_idle(self, url: str | None = None) -> None:
-        """Close what nobody uses, to the host of this address or to all."""
+        """Close the idle connections to the host of ``url``, or to all hosts."""
         to = None if url is None else URL(url)
         for key in list(self._conns):
             if to is None or (key.host, key.port) == (to.raw_host, to.port):
@@ -83,20 +82,20 @@ class Connections(aiohttp.TCPConnector):
 
 
 def httpx_client(connections: int) -> tuple[httpx.AsyncClient, Connections]:
-    """httpx over aiohttp's connections. Within a running event loop."""
+    """httpx over aiohttp's connections. Call it in a running event loop."""
     import httpx  # noqa: PLC0415 - who takes aiohttp alone needs none
     from httpx_aiohttp import AiohttpTransport  # noqa: PLC0415
 
     connector = Connections(connections, ssl=httpx.create_ssl_context())
     session = aiohttp.ClientSession(connector=connector, cookie_jar=aiohttp.DummyCookieJar())
-    # What one record's answer sets is nothing for the request of another.
+    # A response must not set cookies for the requests of other records.
     no_cookies = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
     transport = AiohttpTransport(client=session)
     return httpx.AsyncClient(transport=transport, timeout=None, cookies=no_cookies, headers=_HEADERS), connector
 
 
 def aiohttp_session(connections: int) -> tuple[aiohttp.ClientSession, Connections]:
-    """Of aiohttp by itself. Within a running event loop."""
+    """aiohttp alone. Call it in a running event loop."""
     connector = Connections(connections)
     timeout = aiohttp.ClientTimeout(total=None)
     no_cookies = aiohttp.DummyCookieJar()

@@ -1,6 +1,6 @@
-"""Deadlines of requests: what ``asyncio.timeout`` does, with one timer for all that have the same time.
+"""Timeouts of requests: like ``asyncio.timeout``, with one timer for all of the same length.
 
-A timer for each, as clients set them, costs 15 of the 100 microseconds of a request.
+A timer for each request takes 15 of the 100 microseconds that a request costs.
 """
 
 from __future__ import annotations
@@ -10,16 +10,14 @@ from typing import Final
 
 __all__ = ["Deadline", "Deadlines"]
 
-# Seconds by which a timer may come before its time.
+# Seconds by which a timer may fire early.
 _EARLY: Final = 0.001
-
-
-# Lengths whose timer stays though nothing is open: it would be set anew by the next request.
+# Lengths whose timer is kept while no request uses it: the next request would set it again.
 _LENGTHS: Final = 16
 
 
 class Deadline:
-    """Of one request, in the task that has begun it."""
+    """The timeout of one request, which cancels the task that began it."""
 
     __slots__ = ("_cancels", "_task", "is_over", "seconds", "until")
 
@@ -30,31 +28,31 @@ class Deadline:
         self.until = until
         self.is_over = False
 
-    def pass_(self) -> None:
-        """Its time is up."""
+    def expire(self) -> None:
+        """Cancel the task."""
         self.is_over = True
         self._task.cancel()
 
     def take_back(self) -> bool:
-        """After it was over: whether nobody else has cancelled the task."""
+        """Undo the cancellation. Returns whether nothing else has cancelled the task."""
         return self._task.uncancel() <= self._cancels
 
-    def passed_too_late(self) -> None:
-        """There is an answer all the same: the cancellation was none."""
+    def ignore(self) -> None:
+        """The response has arrived all the same: undo the cancellation, if any."""
         if self.is_over:
             self._task.uncancel()
 
 
 class Deadlines:
-    """Those that are open, by their length."""
+    """The open deadlines by length."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._open: dict[float, dict[Deadline, None]] = {}  # in the order in which they pass
+        self._open: dict[float, dict[Deadline, None]] = {}  # in the order in which they expire
         self._timers: dict[float, asyncio.TimerHandle] = {}
 
     def begin(self, seconds: float) -> Deadline:
-        """From now on."""
+        """Begin a deadline in the running task."""
         task = asyncio.current_task()
         assert task is not None
         one = Deadline(task, seconds, self._loop.time() + seconds)
@@ -63,11 +61,11 @@ class Deadlines:
             same = self._open[seconds] = {}
         same[one] = None
         if seconds not in self._timers:
-            self._timers[seconds] = self._loop.call_at(one.until, self._pass, seconds)
+            self._timers[seconds] = self._loop.call_at(one.until, self._expire, seconds)
         return one
 
     def end(self, one: Deadline) -> None:
-        """The request has ended, whatever way."""
+        """Remove a deadline; its request has ended."""
         if one.is_over:
             return
         same = self._open[one.seconds]
@@ -77,17 +75,17 @@ class Deadlines:
             del self._open[one.seconds]
 
     def close(self) -> None:
-        """No more requests come."""
+        """Cancel the timers."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    def _pass(self, seconds: float) -> None:
+    def _expire(self, seconds: float) -> None:
         now, same = self._loop.time() + _EARLY, self._open[seconds]
         while same and (one := next(iter(same))).until <= now:
             del same[one]
-            one.pass_()
+            one.expire()
         if same:
-            self._timers[seconds] = self._loop.call_at(next(iter(same)).until, self._pass, seconds)
-        else:  # lengths may be many
+            self._timers[seconds] = self._loop.call_at(next(iter(same)).until, self._expire, seconds)
+        else:  # the user may give many lengths
             del self._timers[seconds], self._open[seconds]

@@ -1,4 +1,4 @@
-"""``http_handler``: a handler that asks a service about each record, and what the user says about it."""
+"""``http_handler``: a handler that sends requests to a service for each record, and its options."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from aioparallel.binding import BindableHandler, BoundHandler, HandlerContext
 from aioparallel.callables import check_arguments
 from aioparallel.errors import ConfigurationError, ConsumerStateError
 from aioparallel.handling import check_choice, check_count, check_time
-from aioparallel.http.asking import Asking
 from aioparallel.http.clients import Client, check_client
 from aioparallel.http.requests import Request, check_headers, check_url, origin_of
+from aioparallel.http.session import HttpSession
 from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Statuses, check_statuses
 from aioparallel.option_docs import takes_options
@@ -28,16 +28,16 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Requests = Request | Sequence[Request] | None
-"""What is asked about one record: nothing, one, or several one after the other."""
+"""The requests for one record: none, one, or several to send one after the other."""
 IdempotencyKey = Callable[[Any, int], str]
 
-# Header fields that belong to the connection, or are made of the request.
+# Header fields of the connection, or made from the request.
 _NOT_GIVEN: Final = ("content-length", "transfer-encoding", "host", "connection")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HttpHandler(BindableHandler, Generic[T, R]):
-    """What :func:`http_handler` gives. For ``consumer.run()``, ``parallel_map()`` and the operator of Spark."""
+    """The result of :func:`http_handler`. For ``consumer.run()``, ``parallel_map()`` and the Spark operator."""
 
     request: Callable[[T], Requests | Awaitable[Requests]]
     on_response: Callable[[T, Any], R | Awaitable[R]] | None = None
@@ -77,36 +77,35 @@ class HttpHandler(BindableHandler, Generic[T, R]):
             raise ConfigurationError("http_handler cache", self.cache, "must be None, or a Cache(seconds=...)")
 
     def bind(self, context: HandlerContext, name: str) -> BoundHandler:
-        """Let the handler run in a consumer or a map. Raises ConfigurationError."""
+        """Bind the handler to what runs it. Raises ConfigurationError."""
         if context.group_id is None and self.idempotency_key == "record":
             raise ConfigurationError(
                 "http_handler idempotency_key",
                 self.idempotency_key,
-                "is made of a record's place in Kafka, which items have not: give a function of the item and the index "
-                "of the request, or None where a POST may be done twice, or there is none",
+                "is made of a record's topic, partition and offset, which items have not: give a function of the item "
+                "and the index of the request, or None if a POST may be repeated or is never sent",
             )
         name = f"aioparallel.http of {name}"
-        return BoundHandler(_OpenedHandler(name), {name: partial(self.opened, context)})
+        return BoundHandler(_SessionHandler(name), {name: partial(self.opened, context)})
 
     @asynccontextmanager
-    async def opened(self, context: HandlerContext) -> AsyncIterator[Asking]:
-        """What runs there: a client, and what is known of its hosts."""
-        asking = Asking(self, context)
-        async with asking:
-            yield asking
+    async def opened(self, context: HandlerContext) -> AsyncIterator[HttpSession]:
+        """Open the client for one run."""
+        async with HttpSession(self, context) as session:
+            yield session
 
     def alone(
         self, *, max_concurrency: int = 100, group_id: str = "test"
     ) -> AbstractAsyncContextManager[Callable[[T], Awaitable[R]]]:
-        """The handler without a consumer, for tests of it: ``async with handler.alone() as handle: await handle(x)``.
-        A host without room raises RetryLater there."""
+        """The handler without a consumer, for tests: ``async with handler.alone() as handle: await handle(x)``. A host
+        at its limit raises RetryLater there."""
         return _alone(self, HandlerContext(max_concurrency, group_id))
 
     async def __call__(self, item: T) -> R:
-        """Raises ConsumerStateError: the handler runs only where it was bound."""
+        """Raises ConsumerStateError: only what runs the handler can open its client."""
         raise ConsumerStateError(
-            "http_handler(...) opens its client with what runs it: give it to consumer.run(), or parallel_map(), as it "
-            "is; what comes before and after it belongs into request and on_response, or into middleware"
+            "http_handler(...) opens its client with what runs it: give it to consumer.run() or parallel_map() as it "
+            "is, and put code before and after the request into request, on_response or middleware"
         )
 
     def __repr__(self) -> str:
@@ -158,61 +157,61 @@ def http_handler(
     on_response: Callable[[T, Any], Any] | None = None,
     **options: Unpack[HttpFields],
 ) -> HttpHandler[T, Any]:
-    """Make a handler that sends a request for each record, or item, and does with the answer what you say.
+    """Make a handler that sends requests for each record or item, and passes the response to your function.
 
     ``await consumer.run(http_handler(ask, enriched, base_url="https://customers.example"))``; ``docs/http.md`` has a
-    program. It opens one client with the consumer, with as many connections as ``max_concurrency``, and closes it with
-    it. In ``parallel_map`` and in the operator of Spark it runs as it is.
+    program. Each run opens one client with ``max_concurrency`` connections and closes it at its end. ``parallel_map``
+    and the Spark operator take the handler as well.
 
-    ``request``: of a record, or an item, the :class:`Request`; or a list of them, sent one after the other; None or an
-    empty list: nothing is asked. May be an ``async def`` function. It is called again for each attempt.
-    ``on_response``: of the record and the :class:`Response` (a list of them for a list of requests; None where nothing
-    was asked): what a handler returns, :class:`~aioparallel.Outgoing` say. May be an ``async def`` function. What it
-    raises is the handler's failure. Without it a consumer is content with the status, and ``parallel_map`` gives the
-    response.
-    ``client``: ``"httpx"``, over aiohttp's connections; ``"aiohttp"``: the same requests in half the time; or a
-    function of the number of connections that makes an ``httpx.AsyncClient`` or an ``aiohttp.ClientSession``: for
-    certificates, proxies, authentication. Redirects are not followed, unless such a client does.
-    ``base_url``: stands before addresses that begin with ``/``.
-    ``headers``: of every request, behind its own.
-    ``timeout``: seconds for each request, from its begin to the last byte of its answer.
-    ``max_per_host``: requests under way at one host (scheme, host and port), at most; None: ``max_concurrency``. A
-    record that finds no room there holds no worker: it waits parked, counts no attempt, and is woken when there is.
-    ``statuses``: what answers mean, where it is not this: 2xx is ``"done"``; 429, and 503 with ``Retry-After``,
-    ``"wait"``: nobody asks that host before the time it names (1 s for the record alone where it names none), and no
-    attempt is counted, and the same for 413 with ``Retry-After``; other 5xx, 408, 421 and 425 ``"retry"``, as
-    connections that fail; all else ``"reject"``.
+    ``request``: a function of the record or item that returns a :class:`Request`, a list of them to send one after the
+    other, or None or an empty list to send none. May be ``async``. It is called again for each attempt.
+    ``on_response``: a function of the record or item and the :class:`Response` (a list of them for a list of requests;
+    None if none was sent). Returns what a handler returns, :class:`~aioparallel.Outgoing` for example. May be
+    ``async``. Its errors are the handler's failures. Without it a consumer only checks the status, and
+    ``parallel_map`` yields the response.
+    ``client``: ``"httpx"``, over aiohttp's connections; ``"aiohttp"``, which takes half the time; or a function of the
+    number of connections that makes an ``httpx.AsyncClient`` or an ``aiohttp.ClientSession``, for certificates, proxies
+    or authentication. Redirects are followed only if such a client does so itself.
+    ``base_url``: put before URLs that begin with ``/``.
+    ``headers``: added to every request that does not have them.
+    ``timeout``: seconds for each request, from its start to the last byte of its response.
+    ``max_per_host``: most requests in flight at one host (scheme, host and port); None: ``max_concurrency``. A record
+    that exceeds it waits parked until a request there ends: it holds no worker and counts no attempt.
+    ``statuses``: meanings of statuses that replace the defaults. 2xx is ``"done"``. 429, and 503 and 413 with
+    ``Retry-After``, are ``"wait"``: no request goes to that host before the time it names, and no attempt is counted; a
+    429 that names none delays only its own record, by 1 s. Other 5xx, 408, 421, 425 and failed connections are
+    ``"retry"``. All others are ``"reject"``.
     ``longest_wait``: seconds; a longer ``Retry-After`` is shortened to it.
-    ``max_response_bytes``: bytes of an answer, decoded, at most; a larger one is a RequestFailed, and is not read to
-    its end. 16 MiB.
-    ``idempotency_key``: the header ``Idempotency-Key`` of each POST that has none. ``"record"``: a UUID made of the
-    group, the place where the record stood first, and the index of the request: the same at each attempt, in retry
-    topics and after a replay; else a function of the record, or item, and the index; None: no header. Items are no
-    records, so there it is to be given.
+    ``max_response_bytes``: most bytes of a response, decoded. A larger one raises RequestFailed and is not read to its
+    end. 16 MiB.
+    ``idempotency_key``: the header ``Idempotency-Key`` of each POST that has none. ``"record"``: a UUID of the group,
+    the record's first topic, partition and offset, and the index of the request, the same at each attempt, in retry
+    topics and after a replay. Or a function of the record or item and the index. None: no header. For items the
+    function must be given, or None.
     ``trace``: pass on ``traceparent`` and ``tracestate`` of the record's headers (W3C Trace Context).
-    ``single_flight``: of equal GETs and HEADs under way one is sent, and all get its answer; those of lists are all
-    sent.
-    ``cache``: keep answers to GETs and HEADs for a while, those of lists not; None: do not.
+    ``single_flight``: send one of several equal GETs or HEADs in flight, and share its response. Requests in lists are
+    always sent.
+    ``cache``: keep responses to GETs and HEADs for a while, except those in lists; None: no cache.
 
-    Raises ConfigurationError for what is wrong with any of them.
+    Raises ConfigurationError for a wrong option.
     """
     return HttpHandler(request, on_response, **options)
 
 
 @asynccontextmanager
 async def _alone(handler: HttpHandler[T, R], context: HandlerContext) -> AsyncIterator[Callable[[T], Awaitable[R]]]:
-    async with handler.opened(context) as asking:
-        yield asking.handle
+    async with handler.opened(context) as session:
+        yield session.handle
 
 
-class _OpenedHandler:
-    """The handler in its context, whose client is opened there."""
+class _SessionHandler:
+    """The handler of a run, which takes its session from the run's resources."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     async def __call__(self, item: Any) -> Any:
-        return await resource(self._name, Asking).handle(item)
+        return await resource(self._name, HttpSession).handle(item)
 
     def __repr__(self) -> str:
         return f"<{self._name}>"
@@ -228,11 +227,11 @@ def _check_function(name: str, function: object, wanted: str, arguments: int) ->
 
 def _check_base_url(base_url: object) -> None:
     if not isinstance(base_url, str):
-        raise ConfigurationError("http_handler base_url", kind_of(base_url), 'must be a text as "https://host"')
+        raise ConfigurationError("http_handler base_url", kind_of(base_url), 'must be a text like "https://host"')
     try:
         origin_of(base_url)
     except ConfigurationError as error:
-        raise ConfigurationError("http_handler base_url", error.value, 'must be as "https://host/path"') from None
+        raise ConfigurationError("http_handler base_url", error.value, 'must be like "https://host/path"') from None
     check_url("http_handler base_url", base_url)
     if "?" in base_url or "#" in base_url:
         raise ConfigurationError("http_handler base_url", "...", "has a query: give params to each Request")

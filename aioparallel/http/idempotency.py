@@ -1,8 +1,8 @@
-"""Keys by which a service knows a request again: the same record asks with the same key, however often it is tried.
+"""Values of the header ``Idempotency-Key`` (draft-ietf-httpapi-idempotency-key-header).
 
-Records run at least once, so a service may be asked twice for one. ``Idempotency-Key`` (draft-ietf-httpapi-idempotency-
-key-header) lets it do once what it was asked for twice. The key is a UUID of version 8 (RFC 9562): a hash of the group,
-the place where the record stood first, and the index of the request.
+Records run at least once, so a service may get the request of a record twice. The key lets it recognise the second. It
+is a UUID of version 8 (RFC 9562): a hash of the group, the record's first topic, partition, offset and timestamp, and
+the index of the request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HEADER: Final = "Idempotency-Key"
 
 
 def key_of(record: Record[Any, Any], group_id: str, index: int) -> str:
-    """The key of the record's request ``index``, from 0. It is the same in retry topics, and after a replay."""
+    """The key of request ``index`` (from 0) of the record. It stays the same in retry topics and after a replay."""
     topic, partition, offset, timestamp = first_place(record)
     text = f"{group_id}\0{topic}\0{partition}\0{offset}\0{timestamp}\0{index}"
     digest = bytearray(hashlib.blake2b(text.encode(), digest_size=16, person=b"aioparallel").digest())

@@ -1,4 +1,4 @@
-"""What is asked of a service."""
+"""A request, and checks of its parts."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["Params", "Request", "check_headers", "check_url", "has_header", "ori
 
 Param = str | int | float | bool | None
 Params = Mapping[str, Param | Sequence[Param]] | Sequence[tuple[str, Param]]
-"""Of the query, in order; None leaves one out, and a list is several of one name."""
+"""The query in order. A value None leaves a name out; a list repeats it."""
 
-# What one client would leave out, and another could not send.
+# Some clients drop these characters, others cannot send them.
 _NO_URL: Final = re.compile(r"[\x00-\x1f\x7f\ud800-\udfff]")
-# RFC 9110, 5.1 and 5.5; more than ASCII in a value is sent by some clients only.
+# RFC 9110, 5.1 and 5.5. Some clients cannot send other than ASCII in a value.
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _VALUE: Final = re.compile(r"[\t\x20-\x7e]*")
 _AUTHORITY_END: Final = re.compile(r"[/?#]")
@@ -32,14 +32,14 @@ class Request:
     """One request.
 
     ``method``: ``"GET"``, ``"POST"``, ...
-    ``url``: ``"https://host/path"``, or ``"/path"`` where the handler has a ``base_url``.
-    ``params``: of the query; are added to those in ``url``.
+    ``url``: ``"https://host/path"``, or ``"/path"`` if the handler has a ``base_url``.
+    ``params``: query parameters, added to those in ``url``.
     ``headers``: of this request; names and values in ASCII.
-    ``json``: anything that ``json.dumps`` takes; it becomes the body.
-    ``content``: the body, as bytes or as text. One of ``json`` and ``content`` at most.
-    ``timeout``: seconds for this request, from its begin to the last byte of the answer; None: the handler's.
+    ``json``: the body, as a value for ``json.dumps``.
+    ``content``: the body, as bytes or text. Give ``json`` or ``content``, not both.
+    ``timeout``: seconds for this request, from its start to the last byte of the response; None: the handler's.
 
-    Raises ConfigurationError for what cannot be one.
+    Raises ConfigurationError for wrong values.
     """
 
     __slots__ = ("content", "headers", "method", "params", "timeout", "url")
@@ -66,7 +66,7 @@ class Request:
             raise ConfigurationError("Request method", method, f"must be one of {', '.join(sorted(_METHODS))}")
         given: object = url
         if not isinstance(given, str) or not given:
-            raise ConfigurationError("Request url", given and kind_of(given), 'must be a text as "https://host/path"')
+            raise ConfigurationError("Request url", given and kind_of(given), 'must be a text like "https://host/path"')
         if not url.isprintable():
             check_url("Request url", url)
         self.method = method
@@ -81,7 +81,7 @@ class Request:
         self.content = _as_bytes(content) if isinstance(content, str) else content
         if json is not None:
             if content is not None:
-                raise ConfigurationError("Request content", content, "cannot stand beside json: one body at most")
+                raise ConfigurationError("Request content", content, "cannot be combined with json: give one body")
             self.content = _encoded(json)
             if not has_header(self.headers, "content-type"):
                 self.headers = {**self.headers, "Content-Type": "application/json"}
@@ -93,7 +93,7 @@ class Request:
 
 
 def check_headers(whose: str, headers: Mapping[str, str]) -> None:
-    """Raises ConfigurationError, without what a value is."""
+    """Raises ConfigurationError, whose text holds no value of a header."""
     given: Mapping[Any, Any] = headers
     seen: set[str] = set()
     for name, value in given.items():
@@ -102,9 +102,9 @@ def check_headers(whose: str, headers: Mapping[str, str]) -> None:
         if not _NAME.fullmatch(name):
             allowed = "must have a name of letters, digits and -, all ASCII"
         elif not (value.isascii() and value.isprintable()) and not _VALUE.fullmatch(value):
-            allowed = "must be one line of ASCII: encode the rest, by percent signs say"
+            allowed = "must be one line of ASCII: encode other characters, with percent signs for example"
         elif name.lower() in seen:
-            allowed = "is given twice: in HTTP its case makes no difference"
+            allowed = "is given twice: names of headers are case-insensitive"
         else:
             seen.add(name.lower())
             continue
@@ -112,9 +112,9 @@ def check_headers(whose: str, headers: Mapping[str, str]) -> None:
 
 
 def check_url(option: str, url: str) -> None:
-    """Raises ConfigurationError for what can stand in no address, however it is encoded."""
+    """Raises ConfigurationError for characters that no URL can have."""
     if _NO_URL.search(url):
-        raise ConfigurationError(option, shown(url), "holds control characters, or half a character (a lone surrogate)")
+        raise ConfigurationError(option, shown(url), "has control characters or a lone surrogate")
 
 
 def _as_bytes(text: str) -> bytes:
@@ -132,19 +132,19 @@ def _encoded(value: object) -> bytes:
 
 
 def has_header(headers: Mapping[str, str], name: str) -> bool:
-    """``name``: in lower case."""
+    """``name`` is in lower case."""
     return any(one.lower() == name for one in headers)
 
 
 def origin_of(url: str) -> str:
-    """Scheme, host and port, without a user and the port that goes without saying: ``"https://host:8443"``. Raises
-    ConfigurationError for what has none."""
+    """Scheme, host and port, without user and default port: ``"https://host:8443"``. Raises ConfigurationError if the
+    URL has no scheme or host."""
     scheme, found, rest = url.partition("://")
     if not found or scheme.lower() not in ("http", "https"):
         raise ConfigurationError(
             "Request url",
             shown(url),
-            'must begin with "https://" or "http://", or with "/" where the handler has a base_url',
+            'must begin with "https://" or "http://", or with "/" if the handler has a base_url',
         )
     for mark in "/?#":
         rest = rest.partition(mark)[0]
@@ -155,8 +155,7 @@ def origin_of(url: str) -> str:
 
 
 def shown(url: str) -> str:
-    """For messages and logs: without what may be secret, the query and a user with his password, also where it is none
-    that could be asked."""
+    """The URL for messages and logs, without query, user and password, also if it is malformed."""
     scheme, found, rest = url.partition("://")
     if not found or not scheme.isalnum():
         scheme, rest = "", url.removeprefix("//")
@@ -166,13 +165,13 @@ def shown(url: str) -> str:
     if "@" in authority:
         rest = authority.rpartition("@")[2] + rest[len(authority) :]
     elif "@" in rest and (is_broken or (not scheme and authority)):
-        rest = rest.rpartition("@")[2]  # a password with "/", "?" or "#" in it
+        rest = rest.rpartition("@")[2]  # the password has "/", "?" or "#" in it
     bare = rest.partition("?")[0].partition("#")[0]
     return f"{scheme}://{bare}" if scheme else bare
 
 
 def pairs_of(params: Params) -> list[tuple[str, str]]:
-    """As texts, a list as several of one name. Raises ConfigurationError for those that are none."""
+    """Names and values as text; a list gives several pairs. Raises ConfigurationError for values that are no text."""
     given: Any = params.items() if isinstance(params, Mapping) else params
     return [
         (_text(name), _text(one))

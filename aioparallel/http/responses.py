@@ -1,4 +1,4 @@
-"""What a service has answered."""
+"""A response, and the delay that it requests."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _NUMBER: Final = re.compile(r"[0-9]{1,20}(\.[0-9]{1,9})?")
 
 
 class Response:
-    """An answer, read to its end.
+    """A response, read to its end.
 
-    ``status``: its code. ``headers``: their names in any case. ``content``: the body. ``request``: what was asked.
+    ``status``: its code. ``headers``: case-insensitive names. ``content``: the body. ``request``: its request.
     """
 
     __slots__ = ("content", "headers", "request", "status")
@@ -32,16 +32,16 @@ class Response:
         self.content = content
 
     def json(self) -> Any:
-        """The body, read as JSON. Raises ValueError where it is none."""
+        """The body parsed as JSON. Raises ValueError if it is not JSON."""
         return json.loads(self.content)
 
     @property
     def text(self) -> str:
-        """The body as text, in the charset that its headers name, or UTF-8; what is none in it is replaced."""
+        """The body decoded by the charset of Content-Type, or UTF-8. Invalid bytes are replaced."""
         charset = self.headers.get("Content-Type", "").lower().partition("charset=")[2].partition(";")[0].strip(' "')
         try:
             return self.content.decode(charset or "utf-8", errors="replace")
-        except (LookupError, ValueError):  # it is none, or none that replaces
+        except (LookupError, ValueError):  # an unknown charset, or one that cannot replace errors
             return self.content.decode(errors="replace")
 
     def __repr__(self) -> str:
@@ -49,10 +49,12 @@ class Response:
 
 
 def retry_after(headers: Mapping[str, str], now: datetime | None = None) -> float | None:
-    """Seconds that an answer asks to wait for: ``Retry-After`` is a number of them, or a date (RFC 9110, section
-    10.2.3; some write fractions, which it does not know), a million at most. None where it asks for nothing that can be
-    read. A date is compared with the answer's own ``Date``: both are of the server's clock, and ours may be another
-    one. ``headers``: their names in any case. ``now``: in place of our clock, for an answer without a ``Date``."""
+    """The delay in seconds that a response requests, at most a million; None without a readable ``Retry-After``.
+
+    ``Retry-After`` holds seconds or a date (RFC 9110, section 10.2.3); fractions are read as well. A date is compared
+    with the response's ``Date``, as both come from the server's clock. ``headers``: names in any case. ``now``:
+    replaces the local clock for a response without ``Date``.
+    """
     text = _header(headers, "retry-after")
     if _NUMBER.fullmatch(text):
         return min(float(text), _MOST)
@@ -72,4 +74,4 @@ def _date(text: str) -> datetime | None:
         date = parsedate_to_datetime(text)
     except (ValueError, IndexError, TypeError, OverflowError):
         return None
-    return date.replace(tzinfo=UTC) if date.tzinfo is None else date  # always GMT
+    return date.replace(tzinfo=UTC) if date.tzinfo is None else date  # HTTP dates are GMT

@@ -1,4 +1,4 @@
-"""Answers that several records share: of equal requests under way, and of those answered a little before."""
+"""Responses that several records share: of equal requests in flight, and from a cache."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from aioparallel.http.requests import Request, pairs_of
 from aioparallel.http.responses import Response
 from aioparallel.option_docs import documented
 
-__all__ = ["Answers", "Cache", "Flight", "Flights", "identity_of"]
+__all__ = ["Cache", "Flight", "Flights", "ResponseCache", "identity_of"]
 
 _SHARED = ("GET", "HEAD")
-# Bytes that each header takes in memory beside its text, and each answer beside all that; about.
+# Approximate bytes of memory for each header besides its text, and for each response besides headers and content.
 _HEADER, _ENTRY = 200, 1_500
 
 
 @documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cache:
-    """How answers are kept: those to GET and HEAD that were what was wanted. An answer with ``Cache-Control: no-store``
-    is not kept, and one with a ``max-age`` no longer than that."""
+    """A cache of responses to GET and HEAD whose status is "done". Responses with ``Cache-Control: no-store`` or
+    ``no-cache`` are not kept; ``max-age`` limits the time."""
 
     seconds: float
-    """For so long."""
+    """Longest time to keep a response, in seconds."""
     entries: int = 10_000
-    """So many at most; the one that was not used for longest goes first."""
+    """Most responses; the least recently used is dropped first."""
     max_bytes: int = 64 * 1024 * 1024
-    """So many bytes at most, with what belongs to them; an answer that is larger by itself is not kept. 64 MiB."""
+    """Most bytes of memory, estimated; a larger response is not kept. 64 MiB."""
 
     def __post_init__(self) -> None:
         check_time("Cache seconds", self.seconds)
@@ -40,25 +40,25 @@ class Cache:
 
 
 def identity_of(request: Request, url: str) -> Hashable | None:
-    """What equal requests have in common; None for one that changes something."""
+    """A value that equal requests share; None for methods other than GET and HEAD."""
     if request.method not in _SHARED:
         return None
     params = tuple(pairs_of(request.params)) if request.params else ()
     return request.method, url, params, request.content, tuple(sorted(request.headers.items()))
 
 
-class Answers:
-    """Answers kept for a while. ``clock``: seconds."""
+class ResponseCache:
+    """Least-recently-used cache with expiry. ``clock`` returns seconds."""
 
     def __init__(self, cache: Cache, clock: Callable[[], float]) -> None:
         self._cache = cache
         self._clock = clock
         self._kept: OrderedDict[Hashable, tuple[float, Response, int]] = OrderedDict()
-        """Until when, the answer, and its size when it came: whoever gets it may change it."""
+        """Expiry, response, and its size when it came: users may change a response."""
         self._bytes = 0
 
     def get(self, identity: Hashable) -> Response | None:
-        """The answer, if there is one that is not too old."""
+        """The cached response, unless it has expired."""
         found = self._kept.get(identity)
         if found is None:
             return None
@@ -68,10 +68,10 @@ class Answers:
         self._kept.move_to_end(identity)
         return found[1]
 
-    def keep(self, identity: Hashable, response: Response) -> None:
-        """For later, as far as the answer allows."""
-        said = [value for name, value in response.headers.items() if name.lower() == "cache-control"]  # perhaps several
-        seconds = min(self._cache.seconds, _freshness(",".join(said)))
+    def put(self, identity: Hashable, response: Response) -> None:
+        """Cache a response, as far as its Cache-Control allows."""
+        control = [value for name, value in response.headers.items() if name.lower() == "cache-control"]
+        seconds = min(self._cache.seconds, _freshness(",".join(control)))
         if seconds <= 0:
             return
         self._forget(identity)
@@ -90,13 +90,13 @@ class Answers:
 
 
 def _size(response: Response) -> int:
-    asked = response.request
+    request = response.request
     headers = sum(len(name) + len(value) + _HEADER for name, value in response.headers.items())
-    return len(response.content) + len(asked.content or b"") + len(asked.url) + headers + _ENTRY
+    return len(response.content) + len(request.content or b"") + len(request.url) + headers + _ENTRY
 
 
 def _freshness(control: str) -> float:
-    """Seconds for which an answer may be kept."""
+    """Seconds that ``Cache-Control`` allows to keep a response."""
     longest = float("inf")
     for one in control.lower().split(","):
         name, _, value = one.strip().partition("=")
@@ -108,42 +108,42 @@ def _freshness(control: str) -> float:
 
 
 class Flight:
-    """One request that several wait for, in a task of its own. It ends with the last of them."""
+    """A request in a task of its own, awaited by several records. Cancelled when the last one stops waiting."""
 
     def __init__(self, task: asyncio.Task[Response], forget: Callable[[Flight], None]) -> None:
         self._task = task
         self._forget = forget
         self._waiting = 0
 
-    async def answer(self) -> Response:
-        """Raises what asking raises, to all who wait for it."""
+    async def response(self) -> Response:
+        """Wait for the response. Raises the error of the request in every waiter."""
         self._waiting += 1
         try:
-            await asyncio.wait((self._task,))  # a cancellation of this wait is none of the task
+            await asyncio.wait((self._task,))  # does not cancel the task
         finally:
             self._waiting -= 1
             if not self._waiting and not self._task.done():
-                self._forget(self)  # at once: who comes next would wait for what is cancelled
+                self._forget(self)  # at once: a later waiter must not join a cancelled request
                 self._task.cancel()
-        if self._task.cancelled():  # by a loop that shuts down
+        if self._task.cancelled():  # the event loop shuts down
             raise asyncio.CancelledError
         return self._task.result()
 
 
 class Flights:
-    """Requests under way, by what equal ones have in common."""
+    """Requests in flight by identity."""
 
     def __init__(self) -> None:
         self._flights: dict[Hashable, Flight] = {}
 
-    def under_way(self, identity: Hashable) -> Flight | None:
-        """None: there is none."""
+    def get(self, identity: Hashable) -> Flight | None:
+        """The equal request in flight, if there is one."""
         return self._flights.get(identity)
 
     def begin(
         self, identity: Hashable, send: Callable[[], Coroutine[Any, Any, Response]], on_end: Callable[[], None]
     ) -> Flight:
-        """A new one. ``on_end()`` hears of its end, also where it is cancelled before it has begun."""
+        """Start a request. ``on_end()`` is called when it ends, also if it is cancelled before it started."""
 
         def forget(one: Flight) -> None:
             if self._flights.get(identity) is one:
@@ -153,7 +153,7 @@ class Flights:
             forget(flight)
             on_end()
             if not task.cancelled():
-                task.exception()  # all who have waited may be gone
+                task.exception()  # marks it as retrieved: no waiter may be left
 
         task = asyncio.get_running_loop().create_task(send(), name="aioparallel-request")
         flight = self._flights[identity] = Flight(task, forget)

@@ -1,4 +1,4 @@
-"""What a status means for the record that was asked for."""
+"""What a response status means for the record."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from aioparallel.handling import check_choice
 __all__ = ["IF_TOLD", "IF_TOLD_ELSE_REJECT", "Known", "Meaning", "Statuses", "check_statuses", "table_of"]
 
 Meaning = Literal["done", "wait", "retry", "reject"]
-"""``"done"``: the answer that was wanted. ``"wait"``: the service requests a delay: no attempt is counted.
-``"retry"``: the attempt has failed, by the failure policy. ``"reject"``: it will never succeed."""
+"""``"done"``: success. ``"wait"``: the service requests a delay, and no attempt is counted. ``"retry"``: a failed
+attempt, handled by the failure policy. ``"reject"``: a final failure."""
 IF_TOLD: Final = "wait if told"
-"""It waits where the answer says for how long, and is tried again otherwise."""
+"""``"wait"`` with a ``Retry-After``, else ``"retry"``."""
 IF_TOLD_ELSE_REJECT: Final = "wait if told, else reject"
-"""The same, and it will never succeed otherwise."""
+"""``"wait"`` with a ``Retry-After``, else ``"reject"``."""
 Known = Meaning | Literal["wait if told", "wait if told, else reject"]
 Statuses = Mapping[int | range, Meaning]
-"""By code, or by a range of codes."""
+"""Meanings by code or range of codes."""
 
 _CODES: Final = range(100, 600)
 
@@ -27,7 +27,7 @@ _CODES: Final = range(100, 600)
 def check_statuses(statuses: Statuses) -> None:
     """Raises ConfigurationError."""
     if not isinstance(statuses, Mapping):
-        raise ConfigurationError("http_handler statuses", statuses, 'must be a mapping, as {404: "done"}')
+        raise ConfigurationError("http_handler statuses", statuses, 'must be a mapping like {404: "done"}')
     for codes, meaning in statuses.items():
         name = f"http_handler statuses[{codes!r}]"
         given = codes if isinstance(codes, range) else (codes,)
@@ -37,15 +37,15 @@ def check_statuses(statuses: Statuses) -> None:
 
 
 def table_of(statuses: Statuses) -> dict[int, Known]:
-    """The meaning of each code, these before what they mean otherwise."""
+    """The meaning of each code: the given ones, else the defaults."""
     table: dict[int, Known] = {}
     for code in _CODES:
         table[code] = "done" if code // 100 == 2 else "retry" if code // 100 == 5 else "reject"
-    # RFC 9110 and 8470 say of these what a second try may mend: the request had not come whole (408; proxies say so on
-    # connections that were idle), had come on the wrong connection (421), too early (425), or is too large for now.
+    # Requests that a second attempt may help (RFC 9110, RFC 8470): incomplete, also reported by proxies for idle
+    # connections (408), on the wrong connection (421), too early (425), too large for now (413).
     table[408] = table[421] = table[425] = "retry"
     table[413], table[429], table[503] = IF_TOLD_ELSE_REJECT, "wait", IF_TOLD
-    for codes, meaning in statuses.items():  # a single code says more than a range
+    for codes, meaning in statuses.items():  # single codes override ranges
         if isinstance(codes, range):
             table.update(dict.fromkeys(codes, meaning))
     table.update({codes: meaning for codes, meaning in statuses.items() if isinstance(codes, int)})

@@ -1,7 +1,7 @@
-"""What a consumer shows of itself. Plain values: ``group/snapshot.py`` fills them in.
+"""What a consumer reports about itself, as plain values. ``group/snapshot.py`` fills them in.
 
 ::
 
-    stats.py    Stats, and what it holds
-    health.py   Health, and the problems that somebody should look at
+    stats.py    Stats and its parts
+    health.py   Health, and the problems that need attention
 """

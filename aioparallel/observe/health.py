@@ -1,4 +1,4 @@
-"""What is wrong with a running consumer, in words."""
+"""The health of a running consumer."""
 
 from __future__ import annotations
 
@@ -10,161 +10,162 @@ __all__ = ["Health", "Problem", "ProblemKind"]
 
 
 class ProblemKind(StrEnum):
-    """What can be wrong, the most pressing first. Each says what it is, and then what to do."""
+    """What can be wrong, the most urgent first. The first paragraph says what it is, the second what to do."""
 
     FAILED = "failed"
-    """The run has ended with an error, which the message names.
+    """The run has ended with the error in the message.
 
-    Mend its cause and start again."""
+    Fix its cause and start again."""
     RESTARTING = "restarting"
-    """The run has ended with an error, or could not begin, and ``aioparallel.web`` starts it again by itself.
+    """The run has ended with an error or could not start, and ``aioparallel.web`` starts it again.
 
-    Look at the error. If it stays, no restart mends it."""
+    Look at the error. If it stays, restarts do not help."""
     FENCED = "fenced"
     """The group refuses this member's commits.
 
-    Nothing, it joins again. Where another process has its ``group_instance_id``, it does not: its run ends."""
+    Nothing: it joins again, unless another process has its ``group_instance_id``, which ends the run."""
     BROKER_UNREACHABLE = "broker_unreachable"
     """A broker has not answered the consumer for five seconds or more, cannot be reached, or refuses its login.
 
-    Look at that broker, or at what it refuses: the message says so. Records that are there already go on; what is not
+    Check that broker, or what it refuses: the message says so. Records already read are still handled; what is not
     committed runs again after a restart."""
     NO_LEADER = "no_leader"
-    """No broker leads a partition, so nothing can be read of it.
+    """A partition has no leader, so it cannot be read.
 
-    Look at the brokers that have it."""
+    Check the brokers with its replicas."""
     STALLED = "stalled"
-    """A partition has more to read, and nothing of it came for ``stalled_after`` seconds, whatever the cause.
+    """A partition has more records, but none has arrived for ``stalled_after`` seconds, whatever the cause.
 
-    Look at the brokers that have it, and at the log. Start the consumer anew if only that helps, and report it."""
+    Check the brokers with its replicas, and the log. If only a restart of the consumer helps, report it."""
     OPEN_TRANSACTION = "open_transaction"
-    """Another producer's transaction is open, so what is behind it cannot be read under ``read_committed``. Nothing of
-    the partition came for ``stalled_after`` seconds; its lag does not count what is behind the transaction.
+    """Another producer's transaction is open, so the records after it cannot be read under ``read_committed``. Nothing
+    of the partition has arrived for ``stalled_after`` seconds; its lag does not include those records.
 
-    Find the producer. ``kafka-transactions.sh --bootstrap-server ... find-hanging`` tells of a transaction that hangs,
-    and ``abort`` ends it."""
+    Find the producer. ``kafka-transactions.sh --bootstrap-server ... find-hanging`` lists hanging transactions, and
+    ``abort`` ends one."""
     UNREADABLE = "unreadable"
     """A batch of a partition cannot be read: its checksum is wrong, its codec is unknown, or its structure is broken.
-    The partition is held there, and tried anew twice a minute; the others go on.
+    The partition waits there, and the batch is tried again twice a minute; other partitions go on.
 
-    Let a replica lead that has it whole. ``skip_unreadable`` passes over just the batch that the message names."""
+    Let a replica lead that has it intact. ``skip_unreadable`` skips just the batch in the message."""
     TOPIC_GONE = "topic_gone"
-    """A topic that is read by its name is not there any more, so nothing is read of it. The others go on.
+    """A topic given by name no longer exists, so it is not read. The others go on.
 
-    Make it again, and it is read; or start the consumer without it."""
+    Create it again, or start the consumer without it."""
     COMMIT_REFUSED = "commit_refused"
     """The broker refuses the commits of a partition: not authorised, or the topic is gone.
 
-    Give the user Read on group and topic. Records go on, and run again after a restart."""
+    Give the user Read on group and topic. Records are still handled, and run again after a restart."""
     IN_DOUBT = "in_doubt"
-    """Nobody has said for five seconds or more what became of a transaction, so nothing is committed.
+    """It has been unknown for five seconds or more whether a transaction was committed, so nothing is committed.
 
-    Look at the brokers that the message names: it goes on by itself when they answer."""
+    Check the brokers in the message: it continues by itself once they answer."""
     TRANSACTIONS_ABORTED = "transactions_aborted"
-    """One transaction after the other is aborted, so nothing is committed. Their outputs are kept.
+    """Transactions are aborted one after the other, so nothing is committed. Their outputs are kept.
 
     The message says why."""
     OUTPUTS_WAIT = "outputs_wait"
-    """A transaction has been waiting for three seconds or more until its outputs are written.
+    """A transaction has waited for three seconds or more for its outputs to be written.
 
-    Look at the topic or the broker that the message names; if it is slow for good, transactions get smaller."""
+    Check the topic or the broker in the message; if it stays slow, transactions get smaller."""
     OUT_OF_RESOURCES = "out_of_resources"
-    """Within the last ten seconds a handler failed because the process has no more file descriptors, memory, threads
-    or disk. Its record waits, which is no failure of it.
+    """Within the last ten seconds a handler failed because the process is out of file descriptors, memory, threads or
+    disk. Its record waits, which is no failure.
 
-    Raise the limit that the message names (``ulimit -n``, the memory of the container), or have ``max_concurrency``
-    lower."""
+    Raise the limit that the message names (``ulimit -n``, the memory of the container), or lower
+    ``max_concurrency``."""
     DATABASE_AWAY = "database_away"
-    """The database of a ``SqlStore`` has not done what it was asked within the last ten seconds, or refuses it.
+    """The database of a ``SqlStore`` has failed or refused its requests within the last ten seconds.
 
-    The message says why. Records are tried again each second, which is no failure of them; nothing of them is done."""
+    The message says why. Records are tried again each second, which is no failure; they have had no effect so far."""
     OFFSETS_UNSTABLE = "offsets_unstable"
-    """A partition stays closed, because its offset is part of a transaction that has not ended, for longer than the
-    brokers let one be.
+    """A partition stays closed because its offset belongs to a transaction that has not ended, for longer than the
+    brokers allow.
 
-    Does a member run with a longer ``transaction_timeout``? ``kafka-transactions.sh`` finds and ends one that hangs."""
+    Does a member use a longer ``transaction_timeout``? ``kafka-transactions.sh`` finds and ends one that hangs."""
     EXTENSION = "extension"
     """An extension of the user's own reports this.
 
     Its author knows."""
     SEEN_UNSAVED = "seen_unsaved"
-    """``Deduplicate`` cannot write what was seen of a partition, so nothing of it is committed.
+    """``Deduplicate`` cannot write what a partition has seen, so nothing of it is committed.
 
-    Look at its topic: may the user write there, do its brokers answer?"""
+    Check its topic: may the user write to it, do its brokers answer?"""
     STATE_WAITS = "state_waits"
-    """A partition stays closed, because the state of its keys cannot be restored for now.
+    """A partition stays closed because the state of its keys cannot be restored now.
 
-    The message says what it waits for. It goes on by itself."""
+    The message says what it waits for. It continues by itself."""
     STATE_UNSAVED = "state_unsaved"
-    """The state of a partition's keys cannot be written: its increment, so that nothing is committed, or a full
-    snapshot, so that a restore takes longer and longer.
+    """The state of a partition's keys cannot be written: changelog records, so nothing is committed, or a full
+    snapshot, so a restore takes longer and longer.
 
-    Look at the topics of ``State``: may the user write there, do their brokers answer?"""
+    Check the topics of ``State``: may the user write to them, do their brokers answer?"""
     NO_SOURCE = "no_source"
-    """Records come that do not say what they were made of, so ``Deduplicate`` cannot know their copies.
+    """Records arrive without headers that name their source, so ``Deduplicate`` cannot recognise copies.
 
-    Have the stage before write their headers."""
+    Let the stage before write these headers."""
     LOOP_HELD = "loop_held"
-    """In the last minute a handler, or something else, held the event loop: nothing else ran, no heartbeat was sent.
+    """In the last minute a handler or other code blocked the event loop: nothing else ran, and no heartbeat was sent.
 
-    Let it await what takes long, or move that into a plain function for ``in_threads()``; the log has the line it stood
-    at. Holds of 0.25 s and more; shorter ones are in the log only."""
+    Let it await what takes long, or move that into a plain function for ``in_threads()``; the log has the line that
+    blocked. Counts from 0.25 s; shorter ones are only logged."""
     HANDLER_STUCK = "handler_stuck"
-    """A handler goes on after it was cancelled.
+    """A handler still runs after its cancellation.
 
-    Let ``CancelledError`` pass in it; give what it does in a thread a time limit there."""
+    Let ``CancelledError`` pass in it, and set time limits for what it does in a thread."""
     LONG_HANDLER = "long_handler"
     """A handler has been running for a minute or more, and there is no ``handler_timeout``.
 
-    If it hangs, give what it waits for a time limit. If it may take that long, say so: set ``handler_timeout``."""
+    If it hangs, set time limits for what it awaits. If it may take that long, set ``handler_timeout``."""
     RETRYING = "retrying"
     """A record has failed ten times, or for a minute. Its key waits.
 
-    Look at what it fails with; ``FailurePolicy`` says when it is given up, by default never."""
+    Look at its error. ``FailurePolicy`` says when it is given up, by default never."""
     NO_ROOM = "no_room"
-    """Records have been waiting for a minute or more until there is room for them, at a host of ``http_handler`` say.
+    """Records have waited for a minute or more because a host of ``http_handler`` or another limited place is at its
+    limit.
 
-    Look at that host: does it throttle, is it slow? ``max_per_host`` is how much it is asked at once."""
+    Check that host: does it throttle, is it slow? ``max_per_host`` is its limit."""
     DEAD_LETTER_FAILED = "dead_letter_failed"
-    """A record cannot be put away. It is tried again, its key waits.
+    """A record cannot be dead-lettered. This is tried again, and its key waits.
 
-    Look at the dead-letter topic, or the function."""
+    Check the dead-letter topic, or the function."""
     NOT_MARKED = "not_marked"
-    """Records of a queue do not run, because their start markers cannot be written.
+    """Records of a queue do not run because their start markers cannot be written.
 
-    Look at the marker topic: do its brokers answer, has it as many partitions as the queue?"""
+    Check the marker topic: do its brokers answer, has it as many partitions as the queue?"""
     MAX_PARKED = "max_parked"
-    """Too many records of a partition wait for a retry. Nothing new of it starts.
+    """Too many records of a partition wait for a retry, so none of its new records starts.
 
-    Look at what its handlers fail with."""
+    Look at the errors of its handlers."""
     LOG_TRUNCATED = "log_truncated"
-    """A partition has lost records: an unclean leader election, or the topic was made anew. The records that have their
-    offsets now are read.
+    """A partition has lost records, by an unclean leader election or because the topic was created anew. The records
+    that have their offsets now are read.
 
-    Find out what the lost records were: nothing that was not read of them will be. Told until all that was lost is
-    committed anew."""
+    Find out what was lost: unread records among it will never be read. Reported until offsets up to the old end are
+    committed again."""
     MAP_CUT = "map_cut"
-    """The offset map does not fit the commit: what is complete above an offset would run again after a crash.
+    """The offset map does not fit into the commit: records completed above an offset would run again after a crash.
 
-    Find the record or key that stands (``stats().longest_lane``)."""
+    Find the record or key that does not progress (``stats().longest_lane``)."""
     PRODUCER_UNREACHABLE = "producer_unreachable"
-    """Nothing can be sent: no broker answers, or the login is refused.
+    """Nothing can be produced: no broker answers, or the login is refused.
 
-    Look at the cluster, and at the options of TLS and SASL."""
+    Check the cluster, and the options of TLS and SASL."""
     BROKER_SILENT = "broker_silent"
-    """A broker has owed an answer to outputs for three seconds or more.
+    """A broker has not acknowledged outputs for three seconds or more.
 
-    Look at that broker."""
+    Check that broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that somebody should look at."""
+    """One thing that needs attention."""
 
     kind: ProblemKind
-    """What it is; equal to its text: ``problem.kind == "map_cut"``."""
+    """Its kind, which compares equal to its text: ``problem.kind == "map_cut"``."""
     message: str
-    """What it is, with topic, partition and offset."""
+    """Describes it, with topic, partition and offset."""
 
 
 _KEEP_FROM_WORK: Final = frozenset(
@@ -186,27 +187,27 @@ _KEEP_FROM_WORK: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """A snapshot."""
+    """A snapshot of problems."""
 
     running: bool
-    """Whether records are read and run."""
+    """Whether the consumer runs."""
     problems: tuple[Problem, ...]
     joined: bool = False
-    """Whether the group has said which partitions are this member's, perhaps none, and these are open."""
+    """Whether the group has assigned partitions to this member, perhaps none, and these are open."""
 
     @property
     def live(self) -> bool:
-        """Whether there is anything to hope for from this process: its run has not failed. A broker that is gone makes
-        it no less live, for a restart would not bring that back. What answers this at all turns its event loop."""
+        """Whether a restart of the process cannot help: the run has not failed. Unreachable brokers do not count, as a
+        restart does not bring them back. A blocked event loop answers no probe at all."""
         return all(problem.kind is not ProblemKind.FAILED for problem in self.problems)
 
     @property
     def ready(self) -> bool:
-        """Whether it does its work: it runs, has joined its group, and neither the brokers nor its rights keep it from
-        reading, committing and producing. Other problems are for people to look at."""
+        """Whether it runs, has joined its group, and neither brokers nor permissions keep it from reading, committing
+        and producing. Other problems do not count."""
         return self.running and self.joined and not any(one.kind in _KEEP_FROM_WORK for one in self.problems)
 
     @property
     def healthy(self) -> bool:
-        """Running, and nothing to look at."""
+        """Whether it runs without problems."""
         return self.running and not self.problems

@@ -1,4 +1,4 @@
-"""What a consumer shows of itself."""
+"""Statistics of a consumer."""
 
 from __future__ import annotations
 
@@ -23,202 +23,203 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class PartitionStats:
-    """One partition held by this process. Offsets are the log's; counts are records."""
+    """One partition assigned to this process. Offsets are Kafka's; counts are records."""
 
     topic: str
-    """Its topic."""
+    """Name of the topic."""
     partition: int
-    """Its number there."""
+    """Number of the partition."""
     epoch: int
-    """Which assignment of this partition to this process it is; 1 the first time."""
+    """Counts the assignments of this partition to this process, from 1."""
     state: str
-    """opening, open or draining."""
+    """"opening", "open" or "draining"."""
     committed: int | None
-    """The offset the broker acknowledged last; None before the first commit."""
+    """The last offset whose commit the broker acknowledged; None before the first commit."""
     position: int
-    """The next offset to be fetched."""
+    """The next offset to fetch."""
     highest_completed: int
-    """The highest offset completed; one less than where the partition started if there is none."""
+    """The highest completed offset; if there is none, one less than where the partition started."""
     incompletes: int
     """Offsets at or above ``committed`` and below ``position`` that are not complete."""
     buffered: int
-    """Read and not started yet."""
+    """Read and not started."""
     parked: int
-    """Waiting for their next attempt."""
+    """Wait for their next attempt."""
     retries_only: bool
-    """Too many of its records are parked (``max_parked``): nothing new starts until they are fewer."""
+    """Too many records are parked (``max_parked``): new ones start only when there are fewer."""
     lag: int | None
-    """Records in the log that are not complete, by the last end offset seen; None before one was."""
+    """Records in the log that are not complete, by the last known end offset; None while that is unknown."""
     map_cut_at: int | None
-    """When the offset map did not fit the commit: the highest offset it could speak of. Else None."""
+    """If the offset map did not fit into the commit: the last offset that it covers. Else None."""
     oldest: float | None = None
-    """Seconds since the timestamp of the first incomplete record that was read: nothing before it is owed. None where
-    none is, or where the log holds no timestamps."""
+    """Seconds since the timestamp of the first incomplete record that was read. None without incomplete records or
+    without timestamps in the log."""
     lag_age: float | None = None
-    """Seconds since the cluster told where the log ends; ``lag`` is from then. While its leader answers, a few seconds
-    at most. None before it was told."""
+    """Seconds since the end offset for ``lag`` was received: a few at most while the partition's leader answers. None
+    before the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class LongestLane:
-    """The lane with the most records waiting: a hot key, or one whose head is stuck."""
+    """The lane with the most waiting records: a hot key, or one whose first record is stuck."""
 
     partition: TopicPartition
-    """Where it is."""
+    """Its partition."""
     key: object
-    """The lane's key: the record's key bytes, what ``order_by`` gave, or True for a whole partition."""
+    """The lane's key: the record's key bytes, the result of ``order_by``, or True for a whole partition."""
     length: int
-    """Records in the lane, its head included."""
+    """Records in the lane, including the first."""
     head_offset: int
-    """The offset of the record that the others wait for."""
+    """The offset of the first record, for which the others wait."""
 
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """A record whose handler runs; of a batch the first."""
+    """A record whose handler runs; of a batch the first one."""
 
     partition: TopicPartition
-    """Where it is."""
+    """Its partition."""
     offset: int
-    """Its offset there."""
+    """Its offset."""
     seconds: float
-    """Since its handler was started."""
+    """Seconds since its handler started."""
     attempt: int
-    """Which one it is, from 1."""
+    """The number of this attempt, from 1."""
 
 
 @dataclass(frozen=True, slots=True)
 class Retrying:
-    """A record that has failed and waits for its next attempt."""
+    """A failed record that waits for its next attempt."""
 
     partition: TopicPartition
-    """Where it is."""
+    """Its partition."""
     offset: int
-    """Its offset there."""
+    """Its offset."""
     seconds: float
-    """Since it failed first."""
+    """Seconds since its first failure."""
     failures: int
-    """Attempts that have failed."""
+    """Number of failed attempts."""
     error: str
-    """What the last one failed with."""
+    """The error of the last attempt."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Records that wait, parked, until there is room for them at one place."""
+    """Records that wait parked until a limited place, such as a host of ``http_handler``, has capacity."""
 
     place: str
-    """Which: of ``http_handler`` the host, as ``https://host:port``."""
+    """Its name; for ``http_handler`` the host as ``https://host:port``."""
     records: int
-    """How many."""
+    """Number of waiting records."""
     seconds: float
-    """For how long the first of them has been waiting."""
+    """Seconds that the first of them has waited."""
     opens_in: float
-    """Seconds of delay that the place has requested; 0: none, there is no room."""
+    """Remaining seconds of a delay that the place has requested; 0: it is at its limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerOutputs:
-    """Outputs (dead letters and records for retry topics among them) that one broker has not acknowledged yet."""
+    """Outputs, including dead letters and records for retry topics, that a broker has not acknowledged yet."""
 
     broker: int | None
-    """Its node id, of the leader of their partitions; None where no leader is known, or no such topic."""
+    """Node id of their partitions' leader; None if the leader or the topic is unknown."""
     address: str
-    """``host:port``; empty where it is not known."""
+    """``host:port``; empty if unknown."""
     outputs: int
-    """All that are not acknowledged."""
+    """Outputs that are not acknowledged."""
     waiting: int
-    """Those of them that are in no batch yet."""
+    """Of these, outputs that are in no batch yet."""
     batches: int
-    """Under way: sent and not answered, or to be sent again; one for each partition at most."""
+    """Batches in flight or to be sent again; at most one for each partition."""
     oldest: float
-    """Seconds since the oldest of them was handed over; at ``delivery_timeout`` it fails."""
+    """Seconds since the oldest output was passed to the producer; at ``delivery_timeout`` it fails."""
     silent: float | None
-    """Seconds that the broker has owed an answer, when these are three or more; None while it answers."""
+    """Seconds that the broker has owed a response, from three on; else None."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerContact:
-    """Whether one broker answers what the consumer asks it: for records, heartbeats, commits, and where logs end."""
+    """Whether a broker answers requests for records, heartbeats, commits and end offsets."""
 
     broker: int | None
     """Its node id."""
     address: str
     """``host:port``."""
     answered: float | None
-    """Seconds since it answered anything; None: it never did."""
+    """Seconds since its last response; None: there was none."""
     owes: float | None
-    """Seconds for which it has left something unanswered, or could not be reached; None while it owes nothing. A fetch
-    that waits for records is owed, too, for half a second in general."""
+    """Seconds that a request has been unanswered, or that the broker could not be reached; else None. A fetch that
+    waits for records counts as unanswered, usually for up to half a second."""
     reason: str
-    """What the last request to it failed with; empty while it answers."""
+    """The error of the last request; empty while it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contact:
-    """What is heard of the cluster."""
+    """When the cluster last answered, and what is missing."""
 
     fetch: float | None = None
-    """Seconds since a fetch was answered; None: none was yet. Nothing is fetched while the buffer is full."""
+    """Seconds since the last response to a fetch; None: there was none. While the buffer is full nothing is fetched."""
     heartbeat: float | None = None
-    """Seconds since the coordinator of the group answered a heartbeat, or anything else about the group."""
+    """Seconds since the last response of the group coordinator to a heartbeat or another group request."""
     commit: float | None = None
-    """Seconds since a commit was answered. None is sent while there is nothing new."""
+    """Seconds since the last response to a commit. Without progress nothing is committed."""
     brokers: tuple[BrokerContact, ...] = ()
-    """Those that were asked for anything, of those that the cluster has."""
+    """Current brokers of the cluster that have got requests."""
     leaderless: tuple[TopicPartition, ...] = ()
-    """Assigned partitions that no broker leads."""
+    """Assigned partitions without a leader."""
     missing: tuple[str, ...] = ()
-    """Topics that are read by their names, and that the cluster has not had for five seconds or more."""
+    """Topics given by name that have been missing for five seconds or more."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionStats:
-    """Kafka transactions since the start of the run, and what waits for the next one."""
+    """Kafka transactions since the start of the run, and outputs for the next one."""
 
     committed: int
-    """Transactions whose end the brokers have acknowledged."""
+    """Transactions whose commit was acknowledged."""
     aborted: int
-    """Those that were not committed: nothing of them is visible, their outputs went into the next one."""
+    """Transactions that were not committed. Nothing of them is visible; their outputs went into the next one."""
     aborted_for: dict[str, int]
-    """Why, and how often."""
+    """Number of aborted transactions by reason."""
     fenced: int
-    """How often partitions were dropped because somebody else used the transactional id, or had the partition."""
+    """How often partitions were dropped because another member used the transactional id or had the partition."""
     refused: int
-    """Records whose outputs the brokers refused: put away, skipped, or the end of the run, as ``failures`` says."""
+    """Records whose outputs the brokers refused; ``failures`` says what became of them."""
     seconds: float | None
-    """From the cut to the acknowledged end, of the last one; None before the first."""
+    """Duration of the last transaction, from closing its batch to the acknowledged end; None before the first."""
     longest: float | None
-    """The same, the longest of the last hundred."""
+    """The longest duration of the last hundred."""
     phase: str
-    """What goes on: "idle", "sending", "offsets", "ending", "aborting", "doubt", "verifying", "fenced" or "new"."""
+    """The current phase: "idle", "sending", "offsets", "ending", "aborting", "doubt", "verifying", "fenced" or
+    "new"."""
     waiting_outputs: int
-    """Of records that are complete, and of no committed transaction."""
+    """Outputs of complete records that belong to no committed transaction yet."""
     waiting_bytes: int
-    """Their bytes, with 256 for each."""
+    """Their bytes, plus 256 for each."""
     transactional_id: str
-    """What the cluster knows this member by."""
+    """The transactional id of this member."""
 
     @property
     def in_doubt(self) -> bool:
-        """Whether it is being found out what became of a transaction."""
+        """Whether it is not known yet if a transaction was committed."""
         return self.phase in ("doubt", "verifying")
 
 
 @dataclass(frozen=True, slots=True)
 class StateStats:
-    """The state of keys, of the partitions that this member holds."""
+    """The state of keys in the partitions of this member."""
 
     keys: int
-    """That have a value."""
+    """Keys with a value."""
     restoring: dict[str, float]
-    """Partitions that are being restored, and which part of what is to be read was, 0 to 1."""
+    """Partitions being restored, with the part that was read, 0 to 1."""
     restored: int
-    """Partitions that were restored since the start of the run."""
+    """Partitions restored since the start of the run."""
     replayed: int
-    """Records that were read again for that, without their handlers."""
+    """Records that were read again for a restore, without their handlers."""
     snapshots: int
-    """Full snapshots that were written since the start of the run."""
+    """Full snapshots written since the start of the run."""
     unapplied: int
     """Offsets that are kept because their records are complete and not in the state: dead-lettered or skipped."""
 
@@ -231,85 +232,83 @@ class Stats:
     """
 
     admitted: int
-    """Read, and not complete by the offset map."""
+    """Records read, without those that the offset map marks as complete."""
     buffered: int
-    """Read and not started yet."""
+    """Read and not started."""
     buffered_bytes: int
     """Bytes of their keys, values and headers."""
     parked: int
-    """Waiting for their next attempt."""
+    """Wait for their next attempt."""
     in_flight: int
-    """A handler is running for them."""
+    """Their handler runs."""
     producing: int
-    """The handler has ended, what it returned (or the dead letter) is not acknowledged yet."""
+    """Their handler has ended; its outputs or the dead letter are not acknowledged yet."""
     succeeded: int
-    """Their handler has returned, and what it returned is acknowledged; in transactions, waits for the next one."""
+    """Their handler has returned and its outputs are acknowledged; with transactions, they wait for the next one."""
     dead_lettered: int
-    """In the dead-letter topic or a retry topic, or put away by a dead-letter function."""
+    """Written to the dead-letter topic or a retry topic, or passed to a dead-letter function."""
     skipped: int
-    """Completed without success, as ``give_up="skip"`` or a retry function said."""
+    """Completed without success by ``give_up="skip"`` or a retry function."""
     dropped: int
-    """Given up unfinished because their partition was given away; its next owner runs them."""
+    """Dropped unfinished because their partition was revoked or lost; its next owner runs them."""
     failed_attempts: int
-    """Calls of a handler that failed, whatever became of the record."""
+    """Handler calls that failed, whatever became of the record."""
     ready_lanes: int
-    """Lanes whose next record may start."""
+    """Lanes whose first record may start."""
     lanes: int
-    """Lanes with a record in them."""
+    """Lanes with records."""
     lag: int | None
-    """Sum over partitions; None while one of them is unknown, or nothing is assigned yet."""
+    """Sum over partitions; None while one is unknown or nothing is assigned."""
     intake: str
-    """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full:
-    max_buffered_bytes reached", "at the end" (everything read that ``until="end"`` asks for), "paused", "stopped",
-    "opening", "held" (where nothing can be read) or "nothing assigned". Full while few lanes are ready means that
-    ``longest_lane`` sets the pace."""
+    """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full: max_buffered_bytes
+    reached", "at the end" (all records for ``until="end"`` were read), "paused", "stopped", "opening", "held" (nothing
+    can be read) or "nothing assigned". If it is full while few lanes are ready, ``longest_lane`` limits the rate."""
     longest_lane: LongestLane | None
     """None while no lane has more than one record."""
     commits: int
-    """Commit requests acknowledged for every partition in them."""
+    """Commit requests acknowledged for all of their partitions."""
     failed_commits: int
-    """Commits of one partition that the broker did not take."""
+    """Commits of single partitions that the broker did not accept."""
     offset_resets: int
-    """Positions that were outside the log and moved into it."""
+    """Positions outside the log that were moved into it."""
     unreadable_maps: int
-    """Committed texts that were no offset map."""
+    """Committed metadata that was not an offset map."""
     log_truncations: int
-    """Logs that had lost records of which something was known: an unclean leader election, or a topic made anew."""
+    """Logs that have lost known records, by an unclean leader election or because the topic was created anew."""
     cut_maps: int
-    """Maps that did not fit and were cut."""
+    """Offset maps that did not fit and were cut."""
     metadata_limit: int
-    """Characters of commit metadata the broker takes, as far as is known."""
+    """Characters of commit metadata that the broker accepts, as far as known."""
     partitions: tuple[PartitionStats, ...]
-    """Each partition that this process holds."""
+    """The assigned partitions."""
     outputs: tuple[BrokerOutputs, ...] = ()
-    """What is not acknowledged, by broker; those with nothing outstanding are left out."""
+    """Unacknowledged outputs by broker; brokers without any are left out."""
     oldest_in_flight: InFlight | None = None
-    """Whose handler has been running for longest; None while none runs."""
+    """The record whose handler has run longest; None while none runs."""
     longest_retrying: Retrying | None = None
-    """What has been failing for longest, of what waits for its next attempt."""
+    """Of the records that wait for their next attempt, the one that has been failing longest."""
     waiting: tuple[Waiting, ...] = ()
-    """Where records wait for room, at a host say; those first that wait for longest. They are among those parked."""
+    """Parked records that wait for limited places such as hosts; the longest wait first."""
     contact: Contact = Contact()
-    """What is heard of the cluster, and since when not."""
+    """When the cluster last answered."""
     lag_age: float | None = None
-    """Seconds since the oldest part of ``lag`` was told, see there; None while ``lag`` is."""
+    """The largest ``lag_age`` of the partitions; None while ``lag`` is."""
     copies: int = 0
-    """Records that were not handled because they were before, as ``deduplicate`` says. They are not among those
-    admitted."""
+    """Records that ``deduplicate`` recognised as handled before. They are not counted in ``admitted``."""
     transactions: TransactionStats | None = None
-    """Where positions are committed in transactions, ``commits=Transactions(...)``; else None."""
+    """With ``commits=Transactions(...)``; else None."""
     state: StateStats | None = None
-    """The state of keys, where ``state`` asks for one; else None."""
+    """With ``state``; else None."""
     released: int = 0
     """Records of a queue that were left to be delivered again."""
     cut_letters: int = 0
-    """Of those dead-lettered, the letters that are without a part of their record, most often its value, because their
-    topic does not take them whole: ``FailurePolicy(dead_letter_too_large=)``."""
+    """Dead letters that lack a part of their record, most often its value, because their topic does not accept it
+    whole: ``FailurePolicy(dead_letter_too_large=)``."""
     skipped_batches: int = 0
-    """Batches that could not be read and were passed over, as ``skip_unreadable`` said."""
+    """Unreadable batches that were skipped by ``skip_unreadable``."""
     positions_in: str = "the group"
-    """Where positions are read from: the group's committed offsets, or the table of a store. What else is told is for
-    tools that show lag."""
+    """Where positions are read from: the group's committed offsets, or the table of a store. Then the group's offsets
+    only serve tools that show lag."""
 
     @property
     def ended(self) -> int:

@@ -9,38 +9,38 @@
         .transform(parallel_map(enrich, schema="tailnum string, weather string", key="tailnum", max_concurrency=100))
     )
 
-Three forms over one engine::
+Three interfaces to one engine::
 
     operator.py   parallel_map: DataFrame to DataFrame, for df.transform(); split
     column.py     async_udf: a function of columns, for select and withColumn
     sink.py       format("aioparallel"): for side effects, with df.write and df.writeStream
 
-and what they share::
+What they share::
 
-    task.py       one task's rows through the event loop of its Python worker
+    task.py       runs the rows of one task on the event loop of its Python worker
     results.py    outcomes to Arrow batches
-    rows.py       Arrow batches to rows and back; builders.py, leaves.py: nothing passes for what it is not
-    ddl.py        schemas as text
+    rows.py       Arrow batches to rows and back; builders.py, leaves.py: arrays with strict checks of types
+    ddl.py        parses schemas given as text
     keys.py       keys and names of rows; repartition_by_key
-    unreadable.py rows that Python cannot hold; safe_errors.py: errors that the JVM can get
-    limits.py     whose limit max_concurrency is
-    local.py      run_locally: a handler through all of that without Spark
+    unreadable.py rows that Python cannot represent; safe_errors.py: errors that the JVM can receive
+    limits.py     max_concurrency for a task or for the job
+    local.py      run_locally: runs a handler like a task, without Spark
 
-For pipelines, on the driver, loaded when first asked for::
+For pipelines, on the driver, imported on first use::
 
     topics.py     read_topic, write_topic, sink_options; headers.py: outgoing, source_headers
     jars.py       kafka_jars: Spark's Kafka connector
-    checks.py     check: what a pipeline needs, before it starts
+    checks.py     check: whether a pipeline has what it needs, before it starts
     checkpoints.py  checkpoint_status; ``python -m aioparallel.spark.status``
-    progress.py   ProgressListener: streaming queries on the terminal, as figures, and as the lag of a group
+    progress.py   ProgressListener: progress of streaming queries on the terminal, as values, and as a group's lag
 
-Nothing here loads a Kafka client in an executor, and nothing touches the JVM, so all of it works over Spark Connect.
+Executors import no Kafka client, and nothing uses the JVM, so all of this works over Spark Connect.
 """
 
 import importlib
 from typing import TYPE_CHECKING
 
-import aioparallel.spark.versions  # noqa: F401 - first: older ones lack what the others use
+import aioparallel.spark.versions  # noqa: F401 - first: older PySpark lacks what the others import
 from aioparallel.spark.column import AsyncColumn, async_udf
 from aioparallel.spark.keys import Key, repartition_by_key
 from aioparallel.spark.local import run_locally
@@ -84,7 +84,7 @@ __all__ = [
     "write_topic",
 ]
 
-# A Python worker imports this package for each task that is its first: what only a driver uses stays out.
+# Each new Python worker imports this package: modules for drivers are imported on first use.
 _ON_DRIVERS = {
     "CheckpointStatus": "checkpoints",
     "Checked": "checks",

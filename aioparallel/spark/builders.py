@@ -1,8 +1,8 @@
-"""What handlers return, to Arrow arrays of the declared types; nothing that does not fit passes for something else.
+"""Builds Arrow arrays of declared types from the results of handlers, and refuses values that do not fit.
 
-pyarrow takes 1.5 for the integer 1, 5 for a date in 1970, a time without a time zone for UTC, text for a list of its
-letters, and fills a misspelt field of a struct with null. So each builder knows what its type is made of. The types of
-a column's values are looked at together (a set of them, 20 ns each), and one by one only where that finds another one.
+pyarrow alone converts silently: 1.5 to the integer 1, 5 to a date in 1970, a time without zone to UTC, text to a list
+of characters, and a misspelt field of a struct to null. So each builder checks types. It compares the set of types in a
+column (20 ns a value), and looks at single values only if there is an unexpected type.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ __all__ = ["Builder", "StructBuilder", "builder_of"]
 
 
 class Builder(Protocol):
-    """Arrays of one type."""
+    """Builds arrays of one type."""
 
     arrow_type: pa.DataType
 
     def build(self, values: Sequence[object]) -> pa.Array:
-        """Raises an exception, of any of several kinds, if one of them does not fit."""
+        """Raises an exception, of one of several classes, if a value does not fit."""
 
     def misfit(self, value: object) -> str | None:
-        """What is wrong with one value that is not null, and where in it; None: it fits."""
+        """What is wrong with a value that is not null, and where in it; None if it fits."""
 
 
 def _wrong(builder: Builder, value: object, *, nullable: bool) -> str | None:
@@ -41,8 +41,8 @@ def _wrong(builder: Builder, value: object, *, nullable: bool) -> str | None:
 
 
 def builder_of(kind: types.DataType, *, given: bool = False) -> Builder:
-    """The one for a type of Spark's. ``given``: for values that are Spark's own. They go back as they came: a map may
-    have NaN twice."""
+    """The builder for a Spark type. ``given``: the values come from Spark and are returned unchanged, so a map may have
+    NaN twice."""
     if isinstance(kind, types.StructType):
         return StructBuilder(kind, given=given)
     if isinstance(kind, types.ArrayType):
@@ -89,7 +89,7 @@ class _MapBuilder:
         self._value = builder_of(kind.valueType, given=given)
         self._nullable = kind.valueContainsNull
         self._given = given
-        # Keys of a dict that are two in Python are two in Spark, too.
+        # Different keys of such a dict are different in Spark as well.
         self._dicts_are_sure = isinstance(kind.keyType, _KEYS_AS_IN_PYTHON)
         self.arrow_type = to_arrow_type(kind, timezone="UTC")
 
@@ -97,7 +97,7 @@ class _MapBuilder:
         offsets: list[int | None] = []
         keys: list[object] = []
         items: list[object] = []
-        unsure: list[tuple[int, int]] = []  # maps that may have a key twice: from where to where
+        unsure: list[tuple[int, int]] = []  # start and end of maps that may have a key twice
         for value in values:
             start = len(keys)
             offsets.append(None if value is None else start)
@@ -128,7 +128,7 @@ class _MapBuilder:
 
 
 class StructBuilder:
-    """Rows: mappings, Spark's rows, named tuples, dataclasses, with exactly these fields."""
+    """Rows (mappings, Spark's Row, named tuples, dataclasses) with exactly these fields."""
 
     def __init__(self, kind: types.StructType, *, given: bool = False) -> None:
         self._names = kind.fieldNames()
@@ -142,11 +142,11 @@ class StructBuilder:
         self.arrow_type = pa.struct(list(self.schema))
 
     def replace(self, name: str, builder: Builder) -> None:
-        """Another one for a field, of the same type."""
+        """Replace the builder of a field by one of the same type."""
         self._builders[self._names.index(name)] = builder
 
     def columns(self, values: Sequence[object]) -> list[pa.Array]:
-        """An array for each field; no value may be None."""
+        """An array for each field. No value may be None."""
         rows = [value if type(value) is dict else as_mapping(value) for value in values]
         width = len(self._names)
         _expect(all(len(row) == width for row in rows))
@@ -155,7 +155,7 @@ class StructBuilder:
         return [builder.build(lists[name]) for name, builder in zip(self._names, self._builders, strict=True)]
 
     def build(self, values: Sequence[object]) -> pa.Array:
-        """As one array; None is null."""
+        """One array; None becomes null."""
         if not self._names:
             _expect(all(value is None or not as_mapping(value) for value in values))
             return pa.array([None if value is None else as_mapping(value) for value in values], self.arrow_type)
@@ -167,7 +167,7 @@ class StructBuilder:
         return made.take(pa.array([None if value is None else next(numbers) for value in values], pa.int64()))
 
     def misfit(self, value: object) -> str | None:
-        """What is wrong with one of them; None: it fits."""
+        """What is wrong with a row; None if it fits."""
         try:
             row = as_mapping(value)
         except TypeError as error:
@@ -184,7 +184,7 @@ class StructBuilder:
 
 
 class _VariantBuilder:
-    """Variants, as handlers get them (dicts of two texts of bytes) or as Spark's VariantVal."""
+    """Variants, as handlers get them (dicts with two binary values) or as Spark's VariantVal."""
 
     def __init__(self, kind: types.VariantType) -> None:
         self.arrow_type = to_arrow_type(kind, timezone="UTC")
@@ -205,15 +205,15 @@ def _variant(value: object) -> object:
 
 def _expect(fits: bool) -> None:
     if not fits:
-        raise ValueError("one of them does not fit")
+        raise ValueError("a value does not fit")
 
 
 def _has_null(values: Sequence[object]) -> bool:
-    """``None in values`` asks each of them, and an array of NumPy has no one answer."""
+    """``None in values`` would compare each value, and comparing a NumPy array has no single result."""
     return type(None) in set(map(type, values))
 
 
-# Also where 1.0 and 1.00, or two texts, are compared as Python does.
+# Types whose values are equal in Spark exactly if they are in Python, also 1.0 and 1.00, or texts.
 _KEYS_AS_IN_PYTHON: Final = (
     types.BooleanType,
     types.IntegralType,
@@ -225,11 +225,11 @@ _KEYS_AS_IN_PYTHON: Final = (
 
 
 def _first_twice(keys: pa.Array) -> int | None:
-    """The place of the first that is equal, for Spark, to one in front of it."""
+    """Index of the first key that Spark holds equal to an earlier one."""
     if len(keys) < 2:
         return None
     if pa.types.is_timestamp(keys.type):
-        keys = keys.cast(pa.int64())  # Python does not know every year
+        keys = keys.cast(pa.int64())  # years may be outside of Python's range
     seen: set[Hashable] = set()
     for place, key in enumerate(keys.to_pylist()):
         one = one_lane(_hashable(key))
@@ -253,9 +253,9 @@ def _is_list(value: Any) -> bool:
 
 
 def _pairs(value: Any) -> list[tuple[Any, Any]]:
-    """Of a map, which Arrow gives as a list of pairs."""
+    """The pairs of a map, which Arrow gives as a list."""
     if isinstance(value, Mapping):
         return list(value.items())
     if not _is_list(value):
-        raise TypeError("no map")
+        raise TypeError("not a map")
     return [(key, item) for key, item in value]

@@ -1,9 +1,9 @@
-"""How far a stream is, from its checkpoint: Spark commits to no group, so lag tools do not see it.
+"""The progress of a stream from its checkpoint: Spark commits to no group, so lag tools do not see it.
 
-Read are the files that Spark 4 writes (``OffsetSeqLog``, ``CommitLog``, the initial offsets of the Kafka source):
-``offsets/<batch>`` says what a batch takes, before it runs: a version, a line of settings, then a line of JSON for each
-source, ``-`` for none; version 2 has the source's name and a colon before it. ``commits/<batch>`` is there when the
-batch has ended. ``sources/<source>/0`` is where the Kafka source began; a zero byte comes before its version.
+Reads the files of Spark 4 (``OffsetSeqLog``, ``CommitLog``, the initial offsets of the Kafka source).
+``offsets/<batch>`` is written before a batch runs: a version, a line of settings, then for each source a line of JSON,
+or ``-``; in version 2 after the source's name and a colon. ``commits/<batch>`` exists once the batch has ended.
+``sources/<source>/0`` has the offsets at which the Kafka source began, after a zero byte and a version.
 """
 
 from __future__ import annotations
@@ -28,47 +28,47 @@ __all__ = ["CheckpointStatus", "PartitionStatus", "checkpoint_status"]
 
 _VERSIONS: Final = ("v1", "v2")
 _SHOWN: Final = 5
-"""Checkpoints below a directory that an error names."""
+"""Number of checkpoints below a directory that an error lists."""
 
 Offsets: TypeAlias = dict[str, dict[int, int]]
-"""By topic and partition: the first offset that was not taken."""
+"""Next offset to read, by topic and partition."""
 
 
 class PartitionStatus(NamedTuple):
-    """One partition of one source of the stream. Each offset is the one behind the last that is meant."""
+    """One partition of a source. Offsets are exclusive ends: the next one to read."""
 
     source: str
     """Its number in the plan, from "0", or its name."""
     topic: str
     partition: int
     committed: int | None
-    """Up to here batches have ended; before the first one, where the stream began. None: not known yet."""
+    """End of the last batch that has ended; before the first one, where the stream began. None: unknown."""
     planned: int | None
-    """What the open batch takes, up to here; None where no batch is open."""
+    """End of the open batch; None without an open batch."""
     end: int | None = None
-    """Of the log, without open transactions; None where no broker was asked, or the partition is gone."""
+    """Last stable offset of the log; None without ``bootstrap_servers``, or if the partition is gone."""
 
     @property
     def lag(self) -> int | None:
-        """Offsets between what is committed and the end; None where one of them is not known."""
+        """Offsets from ``committed`` to ``end``; None if one of them is unknown."""
         return None if self.end is None or self.committed is None else max(0, self.end - self.committed)
 
 
 @dataclass(frozen=True)
 class CheckpointStatus:
-    """How far a stream is."""
+    """The progress of a stream."""
 
     query: str | None
-    """Spark's id of the query, which stays through restarts."""
+    """Spark's id of the query, which stays the same after restarts."""
     batch: int | None
     """The last batch that has ended; None before the first one."""
     open_batch: int | None
-    """The batch that was begun and has not ended: it runs, or will run again; None where there is none."""
+    """The batch that was started and has not ended: it runs, or will run again. None if there is none."""
     planned_at: datetime | None
-    """When the last batch was begun."""
+    """When the last batch was started."""
     partitions: tuple[PartitionStatus, ...]
     other_sources: int = 0
-    """Sources that are no topics of Kafka."""
+    """Number of sources other than Kafka."""
 
 
 def checkpoint_status(
@@ -78,17 +78,17 @@ def checkpoint_status(
     timeout: float = 30.0,
     client_options: Mapping[str, object] | None = None,
 ) -> CheckpointStatus:
-    """Read a stream's checkpoint, whether the stream runs or not: what is committed, and whether a batch is open.
+    """Read a stream's checkpoint, whether the stream runs or not: committed offsets, and whether a batch is open.
 
-    ``checkpoint``: a directory, or a URI that pyarrow's file systems know (``file:``, ``s3:``, ``gs:``, ``hdfs:``).
-    Declared pipelines keep one in ``<storage>/_checkpoints/<sink>/<flow>/0``. ``bootstrap_servers``: ask there for the
-    ends of the logs, for the lag. ``timeout``: seconds for each question; ``client_options``: of aiokafka's consumer.
+    ``checkpoint``: a directory, or a URI for pyarrow's file systems (``file:``, ``s3:``, ``gs:``, ``hdfs:``). Declared
+    pipelines have one in ``<storage>/_checkpoints/<sink>/<flow>/0``. ``bootstrap_servers``: the cluster to ask for end
+    offsets, for the lag. ``timeout``: seconds for each request; ``client_options``: of aiokafka's consumer.
 
-    A stream in real-time mode writes its offsets when a batch ends, so it is as far as its last batch here.
-    Raises ConfigurationError for what is no checkpoint, OSError for what cannot be read, and as :func:`survey` does.
+    A stream in real-time mode writes its offsets when a batch ends, so this shows its last batch. Raises
+    ConfigurationError if it is not a checkpoint, OSError if it cannot be read, and the errors of :func:`survey`.
     """
     files = _Files(os.fspath(checkpoint))
-    commits = files.batches("commits")  # before the offsets: what ends meanwhile is open here, and nothing is lost
+    commits = files.batches("commits")  # before the offsets: a batch that ends meanwhile is reported as open
     batches = files.batches("offsets")
     if not batches and not files.exists("metadata"):
         raise files.no_checkpoint()
@@ -109,7 +109,7 @@ def checkpoint_status(
 
 
 class _Batch(NamedTuple):
-    """A file of offsets."""
+    """The content of a file of offsets."""
 
     sources: dict[str, Offsets]
     at: datetime | None
@@ -117,11 +117,11 @@ class _Batch(NamedTuple):
 
 
 class _Files:
-    """The files of a checkpoint, wherever they are."""
+    """The files of a checkpoint, on any file system."""
 
     def __init__(self, checkpoint: str) -> None:
         self._checkpoint = checkpoint
-        # Local ones as Spark takes them, with one slash or three and letter by letter: "%20" is no space to it.
+        # Like Spark: "file:" with one slash or three, and no percent decoding.
         path = re.sub("^file:(//)?(?=/)", "", checkpoint)
         try:
             is_local = ":/" not in path
@@ -131,12 +131,12 @@ class _Files:
         self._system, self._root = found[0], str(found[1])
 
     def batches(self, log: str) -> set[int]:
-        """The batches that a log has; the last hundred, unless Spark is told to keep more."""
+        """The batches in a log; Spark keeps the last hundred by default."""
         selector = fs.FileSelector(f"{self._root}/{log}", allow_not_found=True)
         return {int(info.base_name) for info in self._system.get_file_info(selector) if info.base_name.isdecimal()}
 
     def exists(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether the file exists."""
         return bool(self._system.get_file_info(f"{self._root}/{name}").type == fs.FileType.File)
 
     def query(self) -> str | None:
@@ -148,7 +148,7 @@ class _Files:
         return found
 
     def offsets(self, batch: int) -> _Batch:
-        """What a batch takes up to."""
+        """The end offsets of a batch."""
         name = f"offsets/{batch}"
         with self._understood(name):
             return self._offsets(name)
@@ -170,7 +170,7 @@ class _Files:
         return _Batch(sources, datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None, others)
 
     def beginnings(self) -> dict[str, Offsets]:
-        """Where each source that is Kafka began."""
+        """Where each Kafka source began."""
         selector = fs.FileSelector(f"{self._root}/sources", allow_not_found=True)
         found: dict[str, Offsets] = {}
         for directory in self._system.get_file_info(selector):
@@ -183,7 +183,7 @@ class _Files:
         return found
 
     def no_checkpoint(self) -> ConfigurationError:
-        """The error, with the checkpoints that there are below."""
+        """The error for a directory that is no checkpoint, with the checkpoints below it."""
         selector = fs.FileSelector(self._root, allow_not_found=True, recursive=True)
         below = sorted(
             os.path.dirname(info.path)
@@ -202,7 +202,7 @@ class _Files:
 
     @contextlib.contextmanager
     def _understood(self, name: str) -> Iterator[None]:
-        """What a file's content leads to when it is cut off, by a full disk, say, is an error that names it."""
+        """Turn errors of parsing, for example of a truncated file, into one that names the file."""
         try:
             yield
         except (ValueError, AttributeError) as error:
@@ -223,7 +223,7 @@ class _Files:
 
 
 def _kafka_offsets(text: str) -> Offsets | None:
-    """``{"flights":{"0":7}}`` as it is meant; None for the offset of another source."""
+    """Parses ``{"flights":{"0":7}}``; None for the offset of another source."""
     try:
         topics = json.loads(text)
         return {topic: {int(number): int(at) for number, at in by.items()} for topic, by in topics.items()}

@@ -1,4 +1,4 @@
-"""What a pipeline needs, looked at before it starts: Spark tells some of it late, and some never."""
+"""Checks whether a pipeline has what it needs before it starts: Spark reports some of it late, and some never."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
 from aioparallel.errors import AioparallelError, CheckFailed
@@ -24,16 +24,16 @@ __all__ = ["Checked", "check", "other_partitions"]
 
 @dataclass(frozen=True)
 class Checked:
-    """What was found, and found to be right."""
+    """What was checked and is right."""
 
     java: str
     """Version of the Java that runs Spark."""
     partitions: Mapping[str, int]
-    """Of each topic."""
+    """Number of partitions by topic."""
     sampled: Mapping[str, int]
-    """Records of each input that were read with Spark (and with the schema, if one was given)."""
+    """Number of records of each input that were read with Spark, and with the schema if one was given."""
     slots: int | None
-    """Tasks that run at once, in real-time mode; None: not looked at."""
+    """Tasks that run at once, in real-time mode; None: not checked."""
 
 
 def check(
@@ -51,42 +51,42 @@ def check(
     options: Mapping[str, object] | None = None,
     client_options: Mapping[str, object] | None = None,
 ) -> Checked:
-    """Look at everything a pipeline from ``topics`` to ``outputs`` needs. Seconds, since it runs small jobs of Spark.
+    """Check everything that a pipeline from ``topics`` to ``outputs`` needs. Takes seconds: it runs small Spark jobs.
 
     * The session has the Kafka connector, and Java is new enough.
     * No output is an input, and all topics exist.
-    * ``same_partitions`` (default): each output has as many partitions as each input, which a key
-      needs to keep its partition's number; set it False where a number of one's own is wanted.
+    * ``same_partitions`` (default): each output has as many partitions as each input. Keys need this to keep their
+      partition number; set False if nothing relies on it.
     * Spark can read the inputs: the last ``sample`` records of each, 100 by default; 0 reads none.
-    * ``schema`` (a StructType, or DDL as in ``"tailnum string, delay int"``): from_json with it reads their values.
-    * ``real_time``: Spark has a task slot for each partition of the inputs. It needs them and does not say so: with one
-      slot for two partitions, 266 of 500 records came and no error. ``slots``: how many this pipeline has, where
-      Spark's settings do not tell, or other queries run beside it.
+    * ``schema`` (a StructType, or DDL such as ``"tailnum string, delay int"``): from_json with it reads their values.
+    * ``real_time``: Spark has a task slot for each partition of the inputs. Without enough slots it reads only part of
+      them without an error: 266 of 500 records with one slot for two partitions. ``slots``: the number of slots, if
+      Spark's settings do not say it or other queries share them.
 
-    ``timeout``: seconds for each question to the cluster. ``options``: of Spark's source, as for :func:`read_topic`;
-    ``client_options``: of aiokafka's consumer. Both are needed where the cluster wants TLS or SASL.
+    ``timeout``: seconds for each request to the cluster. ``options``: of Spark's source, as for :func:`read_topic`;
+    ``client_options``: of aiokafka's consumer. A cluster with TLS or SASL needs both.
 
-    Raises CheckFailed with all that is wrong, and what to do about each. Creates nothing, and joins no group.
+    Raises CheckFailed with all findings and what to do about each. Creates nothing, and joins no group.
     """
     inputs, others = topic_names(topics), topic_names(outputs) if outputs else []
-    looking = _Check(spark, bootstrap_servers, timeout)
-    has_connector = looking.session()
-    looking.circles(inputs, others)
-    looking.topics([*inputs, *others], client_options)
+    checks = _Check(spark, bootstrap_servers, timeout)
+    has_connector = checks.session()
+    checks.circles(inputs, others)
+    checks.topics([*inputs, *others], client_options)
     if same_partitions:
-        looking.same_partitions(inputs, others)
+        checks.same_partitions(inputs, others)
     if has_connector and sample:
         for topic in inputs:
-            looking.sample(topic, schema, sample, options or {})
+            checks.sample(topic, schema, sample, options or {})
     if real_time:
-        looking.slots(slots, inputs)
-    if looking.wrong:
-        raise CheckFailed(looking.wrong)
-    return looking.found
+        checks.slots(slots, inputs)
+    if checks.wrong:
+        raise CheckFailed(checks.wrong)
+    return checks.found
 
 
 class _Check:
-    """A check that is going on: what is wrong so far, and what was found."""
+    """Collects findings and results."""
 
     def __init__(self, spark: SparkSession, servers: str, timeout: float) -> None:
         self.wrong: list[str] = []
@@ -97,7 +97,7 @@ class _Check:
         self._logs: dict[str, dict[int, Log]] = {}
 
     def session(self) -> bool:
-        """The session by itself. Whether it has the connector."""
+        """Check the session. Returns whether it has the connector."""
         trouble = connector_trouble(self._spark)
         if trouble is not None:
             self.wrong.append(trouble)
@@ -108,15 +108,15 @@ class _Check:
         return trouble is None
 
     def circles(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """That no output is read again."""
+        """Check that no output is an input."""
         self.wrong += [
-            f"{topic} is both read and written: each of its records would come again and again; write to another topic"
+            f"{topic} is both read and written, so each of its records would be read again; write to another topic"
             for topic in dict.fromkeys(outputs)
             if topic in inputs
         ]
 
     def topics(self, names: Sequence[str], client_options: Mapping[str, object] | None) -> None:
-        """That all of them exist."""
+        """Check that all topics exist."""
         try:
             self._logs = survey(self._servers, names, timeout=self._timeout, client_options=client_options)
         except (AioparallelError, OSError) as error:
@@ -130,7 +130,7 @@ class _Check:
         self.found = replace(self.found, partitions={name: len(log) for name, log in self._logs.items()})
 
     def same_partitions(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """That each output has as many as each input, of those that are known."""
+        """Check that each output has as many partitions as each input."""
         counts = self.found.partitions
         known = {topic: counts[topic] for topic in inputs if topic in counts}
         for output in outputs:
@@ -138,7 +138,7 @@ class _Check:
                 self.wrong.append(sentence)
 
     def sample(self, topic: str, schema: StructType | str | None, count: int, options: Mapping[str, object]) -> None:
-        """That Spark reads the last records of a topic, and the schema their values."""
+        """Check that Spark reads the last records of a topic, and the schema their values."""
         if topic not in self._logs:
             return
         text = F.col("value").cast("string")
@@ -147,13 +147,13 @@ class _Check:
             last = self._last(topic, count, options)
             frame = last.select("partition", "offset", text.alias("text"), parsed.alias("parsed"))
             rows, kind = frame.collect(), frame.schema["parsed"].dataType
-        except Exception as error:  # Spark's own, and Java's through the gateway
+        except Exception as error:  # Spark's errors, and Java's through the gateway
             what = "with these options" if schema is None else "with these options and this schema"
             self.wrong.append(f"Spark cannot read {topic} {what}: {told(error)}")
             return
         self.found = replace(self.found, sampled={**self.found.sampled, topic: len(rows)})
         if isinstance(kind, StructType):
-            # A column of from_json's own, and no field of the records.
+            # from_json adds this column itself.
             corrupt = self._spark.conf.get("spark.sql.columnNameOfCorruptRecord", "_corrupt_record")
             kind = StructType([field for field in kind if field.name != corrupt])
             records = [
@@ -164,7 +164,7 @@ class _Check:
             self.wrong += [f"{topic}: {sentence}" for sentence in misfits(kind, records)]
 
     def _last(self, topic: str, count: int, options: Mapping[str, object]) -> DataFrame:
-        """The last records of a topic, about so many, from each partition the same."""
+        """About the last ``count`` records of a topic, equally many from each partition."""
         log = self._logs[topic]
         each = math.ceil(count / len(log))
         return read_topic(
@@ -178,7 +178,7 @@ class _Check:
         )
 
     def slots(self, given: int | None, inputs: Sequence[str]) -> None:
-        """That there is one for each partition of the inputs that are known."""
+        """Check that there is a slot for each partition of the inputs."""
         counts = {topic: self.found.partitions[topic] for topic in inputs if topic in self.found.partitions}
         if not counts:
             return
@@ -186,29 +186,29 @@ class _Check:
         slots = task_slots(self._spark) if given is None else given
         self.found = replace(self.found, slots=slots)
         if slots is None:
-            self.wrong.append(f"Spark does not tell its task slots: say how many this pipeline has, slots={needed}")
+            self.wrong.append(f"Spark's settings do not say how many task slots there are: give slots={needed}")
         elif slots < needed:
             shown = ", ".join(f"{topic} {count}" for topic, count in counts.items())
             self.wrong.append(
-                f"real-time mode needs a task slot for each partition, {needed} in all ({shown}), and there are "
-                f"{slots}: the others would never be read; give Spark more cores (local[{needed}], or executors), or "
-                "use micro-batches"
+                f"real-time mode needs a task slot for each partition, {needed} in all ({shown}), but there are only "
+                f"{slots}: the other partitions would never be read; give Spark more cores (local[{needed}], or "
+                "executors), or use micro-batches"
             )
 
 
 def other_partitions(output: str, count: int, inputs: Mapping[str, int]) -> str | None:
-    """What is wrong where a topic has another number of partitions than those that it is made of; None: nothing."""
+    """The finding if a topic has another number of partitions than its inputs; else None."""
     differing = [f"{topic} has {partitions}" for topic, partitions in inputs.items() if partitions != count]
     if not differing:
         return None
     return (
-        f"{output} has {count} partitions and {', '.join(differing)}: the records of a key change their partition on "
-        "the way; make them equal, or set same_partitions=False where nothing relies on it"
+        f"{output} has {count} partitions and {', '.join(differing)}: the records of a key change their partition; "
+        "make the numbers equal, or set same_partitions=False if nothing relies on it"
     )
 
 
 def _deadlines(timeout: float) -> dict[str, object]:
-    """Spark's client asks for a minute, and three times over."""
+    """Shortens the client's timeout of a minute and its three retries."""
     milliseconds = max(1, round(timeout * 1000))
     times = {f"kafka.{name}.timeout.ms": milliseconds for name in ("default.api", "request")}
     return {**times, "fetchOffset.numRetries": 1}

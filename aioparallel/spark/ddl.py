@@ -1,9 +1,8 @@
-"""Schemas written as DDL ("url string, tries array<int> NOT NULL"), read without a JVM.
+"""Parses schemas written as DDL ("url string, tries array<int> NOT NULL") without a JVM.
 
-PySpark's own ``StructType.fromDDL`` asks the JVM or a Connect server, which there is none of in a test of a handler,
-and which a query function of a declared pipeline may not ask. The grammar is that of Spark's SQL reference, "data
-types", without what cannot go to Python and back (variants, intervals, collations); a test holds the types that are
-read here equal to what Spark reads.
+PySpark's ``StructType.fromDDL`` asks the JVM or a Connect server. Tests of handlers have neither, and query functions
+of declared pipelines may not ask them. The grammar is that of Spark's SQL reference, "data types", without types that
+Python does not support (variants, intervals, collations). A test compares the parsed types with Spark's.
 """
 
 from __future__ import annotations
@@ -46,8 +45,8 @@ _KNOWN: Final = (
     "boolean, tinyint, smallint, int, bigint, float, double, decimal(p, s), string, binary, date, timestamp, "
     "timestamp_ntz, array<...>, map<..., ...> and struct<...>"
 )
-_COLUMNS: Final = 'columns and their types, as in "tailnum string, delay int"'
-_TYPE: Final = 'a type, as in "string" or "struct<status int, body string>"'
+_COLUMNS: Final = 'columns and their types, like "tailnum string, delay int"'
+_TYPE: Final = 'a type, like "string" or "struct<status int, body string>"'
 _TOKEN: Final = re.compile(r"\s*(`(?:[^`]|``)+`|'(?:[^'\\]|\\.|'')*'|\"(?:[^\"\\]|\\.|\"\")*\"|\w+|[<>(),:])")
 
 
@@ -59,12 +58,12 @@ class _Unreadable(Exception):
 
 
 def read_fields(option: str, text: str) -> types.StructType:
-    """Columns: ``name type, name type, ...``. Raises ConfigurationError, naming the ``option``."""
+    """Parse columns: ``name type, name type, ...``. Raises ConfigurationError for ``option``."""
     return _read(option, text, _COLUMNS, lambda reader: types.StructType(reader.fields(None)))
 
 
 def read_type(option: str, text: str) -> types.DataType:
-    """One type, or columns, which are the type of a struct. Raises ConfigurationError, naming the ``option``."""
+    """Parse a type, or columns as the type of a struct. Raises ConfigurationError for ``option``."""
 
     def read(reader: _Reader) -> types.DataType:
         if reader.peek(1) in (None, "<", "("):
@@ -85,7 +84,7 @@ def _read(option: str, text: str, wanted: str, read: Callable[[_Reader], _T]) ->
 
 
 class _Reader:
-    """One token after the other."""
+    """Reads token by token."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[str] = []
@@ -94,12 +93,12 @@ class _Reader:
         while position < len(text.rstrip()):
             found = _TOKEN.match(text, position)
             if found is None:
-                raise _Unreadable(f"{text[position:].strip()[:20]!r} is no part of a schema")
+                raise _Unreadable(f"{text[position:].strip()[:20]!r} is not part of a schema")
             self._tokens.append(found[1])
             position = found.end()
 
     def peek(self, ahead: int = 0) -> str | None:
-        """The next token, or one behind it; None: there is none."""
+        """The next token, or a later one; None at the end."""
         return self._tokens[self._next + ahead] if self._next + ahead < len(self._tokens) else None
 
     def take(self) -> str:
@@ -110,7 +109,7 @@ class _Reader:
         return token
 
     def skip(self, *wanted: str) -> bool:
-        """Whether these words came next, and so were taken."""
+        """Take these words if they come next. Returns whether they did."""
         if all((self.peek(ahead) or "").upper() == word for ahead, word in enumerate(wanted)):
             self._next += len(wanted)
             return True
@@ -134,7 +133,7 @@ class _Reader:
             self.expect(end)
         names = [field.name.lower() for field in found]
         if twice := next((name for name in names if names.count(name) > 1), None):
-            raise _Unreadable(f"{twice!r} stands there twice")
+            raise _Unreadable(f"{twice!r} is named twice")
         return found
 
     def field(self) -> types.StructField:
@@ -150,7 +149,7 @@ class _Reader:
         if token.startswith("`"):
             return token[1:-1].replace("``", "`")
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", token):
-            raise _Unreadable(f"a column's name is expected, found {token!r} (in backticks any text is one)")
+            raise _Unreadable(f"a column's name is expected, found {token!r} (put other names into backticks)")
         return token
 
     def text(self) -> str:
@@ -181,7 +180,7 @@ class _Reader:
             self.expect("<")
             fields = self.fields(">")
             if not fields:
-                raise _Unreadable("a struct has fields")
+                raise _Unreadable("a struct needs fields")
             return types.StructType(fields)
         if lower not in _SIMPLE:
             raise _Unreadable(f"{word!r} is no type that can be used here; there are {_KNOWN}")

@@ -1,7 +1,7 @@
-"""Directories as Spark sees them: looked at, moved and removed.
+"""Lists, moves and removes directories as Spark sees them.
 
-Local ones by this process. Others by Hadoop's clients in the JVM of a classic session, with its settings. Over Connect
-there is no JVM, and files are only moved where the server sees those of this process.
+Local ones directly; others by Hadoop's clients in the JVM of a classic session, with its settings. Over Connect there
+is no JVM, so files are moved only if the server sees the local files of this process.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ _ELSEWHERE: Final = re.compile(r"(?!file:)\w[\w+.-]*:/")
 
 
 class Files(Protocol):
-    """Paths are whole ones, as :func:`whole_path` gives them. The methods raise OSError, or Java's errors."""
+    """Operations on absolute paths, as from :func:`whole_path`. Raise OSError or Java's errors."""
 
     def uri(self, path: str) -> str:
-        """As Spark takes it, whatever its default file system is."""
+        """The path for Spark, independent of its default file system."""
 
     def is_there(self, path: str) -> bool:
-        """Whether there is a file or a directory."""
+        """Whether a file or directory exists."""
 
     def is_directory(self, path: str) -> bool:
-        """Whether it is one, and is there."""
+        """Whether a directory exists."""
 
     def entries(self, path: str) -> list[str]:
-        """Names in a directory; none if it is missing."""
+        """Names in a directory; empty if it does not exist."""
 
     def move(self, path: str, to: str) -> None:
-        """To a path that is not there yet; directories above it are made."""
+        """Move to a path that does not exist yet; creates its parent directories."""
 
     def remove(self, path: str) -> None:
-        """With all that is in it; one that is missing is gone."""
+        """Remove a directory with its content, if it exists."""
 
 
 class Location:
-    """A directory, and how to move it; ``files`` is None where only Spark's server can reach it."""
+    """A directory. ``files`` is None if only Spark's server can access it."""
 
     def __init__(self, path: str, files: Files | None) -> None:
         self.path = path
@@ -52,7 +52,7 @@ class Location:
 
 
 def locate(spark: SparkSession, path: str | os.PathLike[str]) -> Location:
-    """Where a path leads."""
+    """The location of a path."""
     whole, text = whole_path(spark, path), os.fspath(path)
     is_local = not _ELSEWHERE.match(whole)
     if has_jvm(spark):
@@ -61,9 +61,9 @@ def locate(spark: SparkSession, path: str | os.PathLike[str]) -> Location:
 
 
 def whole_path(spark: SparkSession, path: str | os.PathLike[str]) -> str:
-    """Paths that can be compared: local ones absolute, without ``file:`` and links; others with their scheme."""
+    """A comparable path: local ones absolute, without ``file:`` and links; others with their scheme."""
     text = os.fspath(path)
-    if has_jvm(spark):  # it knows the default file system, and the directory that it was started in
+    if has_jvm(spark):  # it knows the default file system and its own working directory
         jvm: Any = spark._jvm
         java_path = jvm.org.apache.hadoop.fs.Path(text)
         text = str(java_path.getFileSystem(_settings(spark)).makeQualified(java_path).toString())
@@ -71,7 +71,7 @@ def whole_path(spark: SparkSession, path: str | os.PathLike[str]) -> str:
 
 
 def without_links(text: str) -> str:
-    """The same of what Spark has made whole."""
+    """A comparable path from an absolute one of Spark's."""
     if _ELSEWHERE.match(text):
         return text.rstrip("/")
     return os.path.realpath(re.sub("^file:/*", "/", text))
@@ -83,15 +83,14 @@ def has_jvm(spark: SparkSession) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether readers of Parquet files leave it out."""
+    """Whether readers of Parquet ignore the file."""
     return name.startswith((".", "_")) and "=" not in name
 
 
 class LocalFiles:
-    """By the operating system: each move is one step, done or not."""
+    """Local files: each move is atomic."""
 
     def uri(self, path: str) -> str:
-        """See :class:`Files`, here and below."""
         return f"file:{path}"
 
     def is_there(self, path: str) -> bool:
@@ -113,7 +112,7 @@ class LocalFiles:
 
 
 class HadoopFiles:
-    """By Hadoop's file systems: HDFS moves in one step; object stores copy each file."""
+    """Hadoop's file systems: HDFS moves atomically; object stores copy each file."""
 
     def __init__(self, spark: SparkSession, path: str) -> None:
         jvm: Any = spark._jvm
@@ -149,8 +148,8 @@ def _settings(spark: SparkSession) -> Any:
 
 
 def _sees_our_files(spark: SparkSession, whole: str, text: str) -> bool:
-    """Whether the server finds a directory that this process makes beside the path; by the path's own scheme, since
-    without one it means the server's default file system."""
+    """Whether the server finds a directory that this process creates next to the path. Uses the scheme of the path as
+    given: without one, the server uses its default file system."""
     above = whole
     while not os.path.isdir(above):
         above = os.path.dirname(above)

@@ -1,4 +1,4 @@
-"""The files that a DataFrame reads, beside the directory that it is written to."""
+"""Refuses an output directory that overlaps with files that a DataFrame reads."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ _GLOB: Final = re.compile(r"[*?\[{]")
 
 
 def check_paths(spark: SparkSession, paths: Sequence[str], output: str, given: str) -> None:
-    """That the output lies in none of these, which may be globs, and none of them in it. ``output``: its whole path;
-    ``given``: as the user wrote it. Raises ConfigurationError."""
+    """Check that the output and these paths, which may be globs, do not contain each other. ``output``: its absolute
+    path; ``given``: as the user wrote it. Raises ConfigurationError."""
     for path in paths:
         fixed, pattern = _split(path)
         base = whole_path(spark, fixed)
         if _is_within(base, output):
-            raise _refused(given, f"holds what is read, {path}")
+            raise _refused(given, f"contains an input, {path}")
         if not pattern and _is_within(output, base):
-            raise _refused(given, f"lies in what is read, {path}")
+            raise _refused(given, f"is inside an input, {path}")
         whole = re.compile(f"{re.escape(base.rstrip('/'))}/{_regex(pattern)}(/.*)?")
         if pattern and whole.fullmatch(output):
-            raise _refused(given, f"is read by {path}")
+            raise _refused(given, f"is matched by the input {path}")
 
 
 def check_frame(spark: SparkSession, frame: DataFrame, output: str, given: str) -> None:
-    """The same of all files that the frame reads: of tables and views too, whatever a step has read.
+    """Check the same for all files that the frame reads, also through tables and views.
 
-    A classic session tells the directories that were named to read, those of frames that are cached, and of subqueries,
-    too. Over Connect one that is partitioned is guessed from its files.
+    A classic session lists the directories that were read, also for cached frames and subqueries. Over Connect the root
+    of a partitioned directory is inferred from its files.
     """
     is_classic = has_jvm(spark)
-    for file in frame.inputFiles():  # URIs, whichever way the paths were written
+    for file in frame.inputFiles():  # always URIs
         place = without_links(unquote(file))
         if _is_within(place, output):
-            raise _refused(given, f"holds what is read, {file}")
+            raise _refused(given, f"contains an input, {file}")
         root = None if is_classic else _partitioned_root(place)
         if root is not None and _is_within(output, root):
-            raise _refused(given, f"lies in what is read, {root}")
+            raise _refused(given, f"is inside an input, {root}")
     if is_classic:
         for root in _roots(frame):
             place = without_links(root)
             if _is_within(place, output) or _is_within(output, place):
-                raise _refused(given, f"holds what is read, or lies in it, {root}")
+                raise _refused(given, f"contains an input or is inside one, {root}")
 
 
 def _refused(given: str, what: str) -> ConfigurationError:
     return ConfigurationError(
-        "to", given, f"{what}: what is read would be lost, or come again in the next run; write to another directory"
+        "to", given, f"{what}: the input would be lost, or be read again in the next run; write to another directory"
     )
 
 
@@ -65,7 +65,7 @@ def _is_within(place: str, directory: str) -> bool:
 
 
 def _partitioned_root(file: str) -> str | None:
-    """The directory above ``k=v/k=v/file``: a reader of it finds new partitions; None where there are none."""
+    """The directory above ``k=v/k=v/file``, whose readers find new partitions; None without partitions."""
     directory = os.path.dirname(file)
     root = directory
     while "=" in os.path.basename(root):
@@ -74,8 +74,8 @@ def _partitioned_root(file: str) -> str | None:
 
 
 def _roots(frame: DataFrame) -> Iterator[str]:
-    """The directories and files that were named to read from, of all relations of the plan as it was analysed: before
-    Spark has replaced what is cached, and taken out what it can do without."""
+    """The directories and files that all relations of the analysed plan read, before Spark replaces cached parts and
+    optimises others away."""
     classic: Any = frame
     plan = classic._jdf.queryExecution().analyzed()
     for each in (plan, *_elements(plan.subqueriesAll())):
@@ -93,39 +93,39 @@ def _roots(frame: DataFrame) -> Iterator[str]:
 
 
 def _elements(sequence: Any) -> Iterator[Any]:
-    """Of Scala."""
+    """Elements of a Scala sequence."""
     return (sequence.apply(number) for number in range(sequence.size()))
 
 
 def _split(path: str) -> tuple[str, str]:
-    """The directories without a pattern, and the rest: Hadoop's globs."""
+    """The path before the first component with a Hadoop glob, and the rest."""
     parts = path.split("/")
     first = next((number for number, part in enumerate(parts) if _GLOB.search(part)), len(parts))
     return "/".join(parts[:first]) or ("/" if path.startswith("/") else "."), "/".join(parts[first:])
 
 
 def _regex(glob: str) -> str:
-    """``*``, ``?``, ``[a-c]``, ``[!a]``, ``{a,b}`` and ``\\`` before what is meant as it is."""
-    said = ""
+    """A regular expression for ``*``, ``?``, ``[a-c]``, ``[!a]``, ``{a,b}`` and ``\\`` as the escape."""
+    regex = ""
     depth = 0
     characters = iter(glob.rstrip("/"))
     for character in characters:
         if character == "*":
-            said += "[^/]*"
+            regex += "[^/]*"
         elif character == "?":
-            said += "[^/]"
+            regex += "[^/]"
         elif character == "[":
             inside = "".join(iter(lambda: next(characters, "]"), "]"))
             negated = inside[:1] in ("!", "^")
-            said += f"[{'^' if negated else ''}{inside[negated:]}]".replace("\\", "\\\\")
+            regex += f"[{'^' if negated else ''}{inside[negated:]}]".replace("\\", "\\\\")
         elif character == "{":
-            said, depth = f"{said}(?:", depth + 1
+            regex, depth = f"{regex}(?:", depth + 1
         elif character == "}" and depth:
-            said, depth = f"{said})", depth - 1
+            regex, depth = f"{regex})", depth - 1
         elif character == "," and depth:
-            said += "|"
+            regex += "|"
         elif character == "\\":
-            said += re.escape(next(characters, ""))
+            regex += re.escape(next(characters, ""))
         else:
-            said += re.escape(character)
-    return said + ")" * depth
+            regex += re.escape(character)
+    return regex + ")" * depth

@@ -1,4 +1,4 @@
-"""Whose a committed offset is: the mark that Spark's commits carry in their metadata. Pure."""
+"""Marks in the metadata of Spark's commits, which tell from which query a committed offset is."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _MARK: Final = "aioparallel.spark query "
 
 
 class Position(NamedTuple):
-    """The next offset to read, and the mark of the query that has come so far."""
+    """The next offset to read, and the mark of the query that has read up to it."""
 
     offset: int
     mark: str
 
 
 def mark_of(query_id: UUID) -> str:
-    """The metadata of a commit. The id is that of the checkpoint: it stays when the query is started again."""
+    """The metadata of a commit. The query id belongs to the checkpoint and survives restarts."""
     return f"{_MARK}{query_id}"
 
 
@@ -33,10 +33,10 @@ def stranger(
     *,
     take_over: bool,
 ) -> str | None:
-    """Who else has committed to the group, in words; None: nobody whose position the commit would move.
+    """Describes a foreign commit whose position would be moved; None if there is none.
 
-    ``acknowledged``: the marks of this process's last commits. A query may follow another one of its process.
-    ``take_over``: positions of others count only where this process has committed before: then they are at work.
+    ``acknowledged``: marks of this process's last commits; a query may replace another one of its process.
+    ``take_over``: foreign positions count only if this process has committed before: then the other is still running.
     """
     for partition, (offset, metadata, *_) in sorted(committed.items()):
         is_ours = metadata.startswith(_MARK)
@@ -47,6 +47,6 @@ def stranger(
             continue  # another query, of other partitions
         if take_over and mine is None:
             continue
-        who = f"the {metadata.removeprefix('aioparallel.spark ')}" if is_ours else "somebody else"
-        return f"has offset {offset} of {partition} by {who}"
+        who = f"the {metadata.removeprefix('aioparallel.spark ')}" if is_ours else "another program"
+        return f"has offset {offset} of {partition} committed by {who}"
     return None

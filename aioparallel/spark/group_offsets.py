@@ -1,8 +1,8 @@
-"""The end offsets of Spark's batches, committed to a consumer group for lag tools, which see no group of Spark's own.
+"""Commits the end offsets of Spark's batches to a consumer group for lag tools: Spark itself has no group.
 
-A thread of its own does it beside the query, and nothing waits for it. What is offered while it is busy or resting
-replaces what was offered before: only the newest offset of each partition is ever kept. It connects for each commit,
-at most once in some seconds: that is cheap, and no idle connection has to outlive a broker's restart.
+A thread commits while the query runs, and nothing waits for it. Only the newest offset of each partition is kept until
+the next commit. It connects for each commit, at most once in some seconds, which is cheap; an idle connection would
+have to survive restarts of brokers.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = ["GroupCommitter"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds from one commit to the next.
+# Seconds between two commits.
 _INTERVAL: Final = 5.0
-# Seconds until a commit that failed is tried again where nothing new is offered; they double, up to the longest.
+# Seconds until a failed commit is tried again if nothing new is offered; doubles up to the longest.
 _RETRY: Final = 5.0
 _LONGEST_RETRY: Final = 30.0
-# Seconds for one commit: to connect, to ask who uses the group, to commit, to try again what passes.
+# Seconds for one commit: connecting, checking the group's use, committing, retrying.
 _TIMEOUT: Final = 10.0
 _RETRY_PAUSE: Final = 0.2
 # Seconds for a cancelled commit to end.
@@ -50,13 +50,13 @@ _PASSING: Final = frozenset(
 
 
 class GroupCommitter:
-    """Commits what it is offered, the newest only, at most once in ``interval`` seconds; ``timeout``: seconds for one.
+    """Commits the newest offsets it was offered, at most once in ``interval`` seconds; ``timeout``: seconds for one.
 
-    Raises ConfigurationError where the settings are wrong, and nothing after that: what goes wrong is logged once with
-    what to do, and tried again after ``retry`` seconds, and then less often. A group that consumers use, or have used,
-    or that holds commits of somebody else, is refused for good: a commit would move them. ``take_over``: only where it
-    has members, or somebody else commits after this has. Every group is refused once another cluster is at the
-    addresses.
+    Raises ConfigurationError for wrong settings. Later errors are logged once with what to do, and the commit is tried
+    again after ``retry`` seconds and then less often. A group is refused for good if consumers use or have used it, or
+    another program has committed to it: a commit would move their positions. ``take_over``: refused only if it has
+    members, or another program commits after this one has. If the addresses lead to another cluster, every group is
+    refused.
     """
 
     def __init__(
@@ -74,21 +74,21 @@ class GroupCommitter:
         self._timeout = timeout
         self._retry = retry
         self._take_over = take_over
-        # Written by whoever offers and by the thread, under the lock.
+        # Written by offer() and by the thread, under the lock.
         self._changed = threading.Condition()
         self._pending: defaultdict[str, dict[TopicPartition, Position]] = defaultdict(dict)
         self._is_new = False
         self._is_closing = False
         self._thread: threading.Thread | None = None
         self._round: tuple[asyncio.AbstractEventLoop, asyncio.Task[None]] | None = None
-        # Of the thread.
+        # Used only by the thread.
         self._refused: set[str] = set()
         self._acknowledged: defaultdict[str, dict[TopicPartition, str]] = defaultdict(dict)  # marks by group
-        self._told: defaultdict[str, set[str]] = defaultdict(set)
+        self._reported: defaultdict[str, set[str]] = defaultdict(set)  # errors by group
 
     def offer(self, group: str, query_id: UUID, offsets: Mapping[TopicPartition, int]) -> None:
-        """These are done by a query: the next to read of each partition. Returns at once; after :meth:`close` it does
-        nothing."""
+        """Commit these offsets of a query later: the next to read of each partition. Returns at once; does nothing
+        after :meth:`close`."""
         with self._changed:
             if self._is_closing or not offsets:
                 return
@@ -101,7 +101,7 @@ class GroupCommitter:
             self._changed.notify_all()
 
     def close(self, timeout: float) -> None:
-        """Commit what is left, within ``timeout`` seconds, and end."""
+        """Commit the remaining offsets within ``timeout`` seconds, and end."""
         with self._changed:
             self._is_closing = True
             self._changed.notify_all()
@@ -119,13 +119,11 @@ class GroupCommitter:
             names = ", ".join(repr(group) for group, offsets in self._pending.items() if offsets)
         if names:
             logger.warning(
-                "The last offsets of group %s were not committed within %g s; what its lag shows is too high",
+                "The last offsets of group %s were not committed within %g s; its lag is reported too high",
                 names,
                 timeout,
                 extra={"action": "group_offsets_left", "group_id": names},
             )
-
-    # -- in the thread ----------------------------------------------------------------------------------
 
     def _run(self) -> None:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -159,17 +157,17 @@ class GroupCommitter:
         with self._changed:
             self._round = loop, task
         try:
-            # Each beside the others: one group that is slow holds up none.
+            # Concurrently: a slow group does not delay others.
             await asyncio.gather(*(self._commit(group, offsets) for group, offsets in taken.items()))
         finally:
             with self._changed:
                 self._round = None
-                for group, offsets in taken.items():  # what was committed is not among them any more
+                for group, offsets in taken.items():  # _commit has removed the committed ones
                     if offsets:
                         self._pending[group] = {**offsets, **self._pending[group]}
 
     async def _commit(self, group: str, offsets: dict[TopicPartition, Position]) -> None:
-        """Commit; what is left in ``offsets`` then was not."""
+        """Commit, and remove committed offsets from ``offsets``."""
         if group in self._refused:
             offsets.clear()
             return
@@ -179,14 +177,14 @@ class GroupCommitter:
         except ClusterChanged as error:
             self._refused.add(group)
             offsets.clear()
-            logger.error(  # noqa: TRY400 - what there is to say of it, it says
+            logger.error(  # noqa: TRY400 - the message says everything
                 "Spark's offsets are not committed to group %r any more: %s",
                 group,
                 error,
                 extra={"action": "cluster_changed", "group_id": group, "cluster_id": error.found},
             )
-        except Exception as error:  # whatever it is, the thread goes on
-            self._tell(group, error)
+        except Exception as error:  # the thread must go on
+            self._report(group, error)
 
     async def _until_answered(self, group: str, offsets: dict[TopicPartition, Position]) -> None:
         while True:
@@ -201,14 +199,14 @@ class GroupCommitter:
             self._acknowledged[group][partition] = offsets.pop(partition).mark
         if failed:
             raise ClientError(_advice(failed, self._settings.bootstrap_servers))
-        if self._told.pop(group, None):
+        if self._reported.pop(group, None):
             logger.info("Group %r: commits are acknowledged again", group, extra={"action": "group_offsets_again"})
 
     async def _once(self, group: str, offsets: dict[TopicPartition, Position]) -> dict[TopicPartition, int]:
-        """One attempt; the error codes of the partitions that failed."""
-        # What is wrong with the connection is told before the deadline of all comes.
+        """One attempt. Returns the error codes of partitions that failed."""
+        # Its timeout is shorter, so that an error of the connection is reported before the overall deadline.
         async with self._settings.coordinator(group, self._timeout * 0.8) as coordinator:
-            # Each time: consumers may have come and gone since, and the broker takes a commit when they are gone.
+            # Checked each time: the broker accepts commits again once consumers have left.
             if (others := await self._others(group, coordinator, offsets)) is not None:
                 self._refuse(group, others, offsets)
                 return {}
@@ -224,32 +222,32 @@ class GroupCommitter:
     async def _others(
         self, group: str, coordinator: GroupCoordinator, offsets: Mapping[TopicPartition, Position]
     ) -> str | None:
-        """Whom a commit would move, in words."""
+        """Describes the users of the group whose positions a commit would move."""
         users = await coordinator.users()
         if users is not None and (users.are_members or not self._take_over):
-            return users.said
+            return users.text
         return stranger(await coordinator.committed(), offsets, self._acknowledged[group], take_over=self._take_over)
 
     def _refuse(self, group: str, why: str, offsets: dict[TopicPartition, Position]) -> None:
         self._refused.add(group)
         offsets.clear()
         logger.error(
-            "commit_group=%r: this group %s. Spark's offsets are not committed to it, they would move those consumers; "
-            "give commit_group a name that no consumer has used%s, and start again",
+            "commit_group=%r: this group %s. Spark's offsets are not committed to it, as this would move the positions "
+            "of those consumers; give commit_group a name that no consumer has used%s, and start again",
             group,
             why,
             "" if self._take_over else ", or take_over=True if nobody needs these positions",
             extra={"action": "group_refused", "group_id": group},
         )
 
-    def _tell(self, group: str, error: Exception) -> None:
+    def _report(self, group: str, error: Exception) -> None:
         kind = type(error).__name__ if not isinstance(error, ClientError) else str(error)
-        level = logging.DEBUG if kind in self._told[group] else logging.WARNING
-        self._told[group].add(kind)
+        level = logging.DEBUG if kind in self._reported[group] else logging.WARNING
+        self._reported[group].add(kind)
         logger.log(
             level,
-            "Spark's offsets could not be committed to group %r: %s. The query goes on; tried again every %g s at "
-            "most, and not told again until it works",
+            "Spark's offsets could not be committed to group %r: %s. The query goes on; the commit is tried again "
+            "every %g s at most, and this is not logged again until it succeeds",
             group,
             error,
             max(self._retry, _LONGEST_RETRY),
@@ -268,7 +266,7 @@ def _advice(failed: Mapping[TopicPartition, int], servers: str) -> str:
         return f"{where}: this user may not use the group (permission READ on the group), see client_options"
     if code == ErrorCode.OFFSET_METADATA_TOO_LARGE:
         return (
-            f"{where}: the broker takes no metadata of {len(mark_of(UUID(int=0)))} characters, which says whose a "
-            "commit is; let it have offset.metadata.max.bytes=4096, Kafka's default"
+            f"{where}: the broker does not accept {len(mark_of(UUID(int=0)))} characters of metadata, which mark the "
+            "query of a commit; set its offset.metadata.max.bytes=4096, Kafka's default"
         )
     return f"{where}: the broker answered {kafka.for_code(code).__name__} (error code {code})"

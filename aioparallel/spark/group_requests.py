@@ -1,9 +1,9 @@
-"""Requests about a consumer group without being a member of it: who uses it, and commits from outside.
+"""Requests about a consumer group without joining it: who uses it, and commits from outside.
 
-Apache Kafka takes offsets from outside only while a group has no member, and checks that itself at each commit
-(``UNKNOWN_MEMBER_ID`` otherwise). A group that consumers have used and that is empty just now, during a restart, say,
-it would let us move; but it remembers what it was used by, so that is asked here. A consumer that assigns its
-partitions itself is no member and uses no protocol: only its commits tell of it, so these are looked at, too.
+Kafka accepts a commit from outside only while a group has no members, and checks that at each commit
+(``UNKNOWN_MEMBER_ID`` otherwise). A group that is empty for a moment, as during a restart of its consumers, would
+accept it; but it keeps its protocol type, so this is checked here. A consumer that assigns its own partitions is no
+member and has no protocol, so the commits of a group are checked as well.
 """
 
 from __future__ import annotations
@@ -35,19 +35,19 @@ from aioparallel.spark.group_marks import Position
 __all__ = ["GroupCoordinator", "GroupSettings", "Users"]
 
 _RETRY_PAUSE: Final = 0.1
-# Seconds for closing connections before they are cut off.
+# Seconds for closing connections before they are aborted.
 _CLOSE_TIMEOUT: Final = 1.0
 _NO_MEMBER: Final = (-1, "")
 """Generation and member id of a commit from outside."""
 _OURS: Final[Mapping[str, str]] = {
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
-    "bootstrap_servers": "use bootstrap_servers beside commit_group",
-    "loop": "leave it out, it has a loop of its own",
+    "bootstrap_servers": "use bootstrap_servers with commit_group",
+    "loop": "leave it out, it has its own event loop",
 }
 
 
 class _Groups(Protocol):
-    """Answers about groups, as aiokafka has them: ``(error code, group, state, protocol type, protocol, members)``,
+    """Responses about groups in aiokafka's form: ``(error code, group, state, protocol type, protocol, members)``,
     members ``(id, client id, host, ...)``."""
 
     groups: Sequence[tuple[int, str, str, str, str, Sequence[tuple[str, str, str, bytes, bytes]]]]
@@ -63,17 +63,17 @@ class _Commits(Protocol):
 
 
 class Users(NamedTuple):
-    """Who uses a group, in words."""
+    """The users of a group."""
 
-    said: str
+    text: str
     are_members: bool
-    """Now; otherwise it was used as a group before."""
+    """Whether they are members now; otherwise they were before."""
 
 
 class GroupSettings:
-    """How to reach the cluster. ``client_options``: those of aiokafka for a connection, TLS and SASL among them.
+    """Connection settings. ``client_options``: aiokafka's options for a connection, including TLS and SASL.
 
-    Raises ConfigurationError for one that is wrong.
+    Raises ConfigurationError for a wrong one.
     """
 
     def __init__(self, bootstrap_servers: str, client_options: Mapping[str, object]) -> None:
@@ -87,10 +87,10 @@ class GroupSettings:
 
     @contextlib.asynccontextmanager
     async def coordinator(self, group: str, timeout: float) -> AsyncIterator[GroupCoordinator]:
-        """The broker that keeps this group, connected for this once, from the configured addresses.
+        """The group's coordinator, with a connection for the length of the block.
 
-        Raises BrokerUnreachable, NotAuthorized, or ClusterChanged where it is of another cluster than before, within
-        ``timeout`` seconds, and aiokafka's errors.
+        Raises BrokerUnreachable and NotAuthorized within ``timeout`` seconds, ClusterChanged for another cluster than
+        before, and aiokafka's errors.
         """
         calm()
         try:
@@ -115,7 +115,7 @@ class GroupSettings:
 
 
 class GroupCoordinator:
-    """One group, at the broker that keeps it. The methods raise aiokafka's errors; a deadline is the caller's."""
+    """Requests to the coordinator of a group. Methods raise aiokafka's errors and have no deadline of their own."""
 
     def __init__(self, client: AIOKafkaClient, node: int, group: str) -> None:
         self._client = client
@@ -123,7 +123,7 @@ class GroupCoordinator:
         self._group = group
 
     async def users(self) -> Users | None:
-        """Who is, or was, a member of the group; None: nobody."""
+        """Current or past members of the group; None if there are none."""
         found = cast("_Groups", await self._send(DescribeGroupsRequest([self._group])))
         code, _, _, kind, _, members = found.groups[0]
         _check(code, self._group)
@@ -131,14 +131,14 @@ class GroupCoordinator:
             names = sorted({f"{client} at {host.lstrip('/')}" for _, client, host, *_ in members})
             more = f" and {len(names) - 3} more" if len(names) > 3 else ""
             return Users(f"has live members ({', '.join(names[:3])}{more})", are_members=True)
-        # Groups of the newer protocols (KIP-848) are not described by this request, but listed.
+        # This request does not describe groups of newer protocols (KIP-848), but ListGroups lists them.
         listed = cast("_GroupList", await self._send(ListGroupsRequest()))
         _check(listed.error_code, self._group)
         kind = kind or dict(listed.groups).get(self._group, "")
         return Users(f"belongs to consumers (its protocol is {kind!r})", are_members=False) if kind else None
 
     async def committed(self) -> dict[TopicPartition, Committed]:
-        """All that the group has committed, with the metadata."""
+        """All committed offsets with metadata."""
         answer = cast("OffsetFetchAnswer", await self._send(OffsetFetchRequest(self._group, None)))
         _check(answer.error_code, self._group)
         found = {}
@@ -149,7 +149,7 @@ class GroupCoordinator:
         return {partition: one for partition, one in found.items() if one.offset >= 0}
 
     async def commit(self, offsets: Mapping[TopicPartition, Position]) -> dict[TopicPartition, int]:
-        """One request, with the marks as metadata; the error codes of the partitions that were not committed."""
+        """Commit with the marks as metadata. Returns the error codes of partitions that were not committed."""
         topics: defaultdict[str, list[tuple[int, int, str]]] = defaultdict(list)
         for (topic, partition), (offset, mark) in offsets.items():
             topics[topic].append((partition, offset, mark))
@@ -158,9 +158,9 @@ class GroupCoordinator:
         )
         answer = cast("_Commits", await self._send(request))
         codes = {TopicPartition(topic, p): code for topic, partitions in answer.topics for p, code in partitions}
-        # A partition that the answer leaves out was not acknowledged.
-        unsaid = dict.fromkeys(offsets, int(ErrorCode.UNKNOWN_SERVER_ERROR))
-        return {partition: code for partition, code in {**unsaid, **codes}.items() if code != ErrorCode.NONE}
+        # A partition that is missing from the response was not acknowledged.
+        missing = dict.fromkeys(offsets, int(ErrorCode.UNKNOWN_SERVER_ERROR))
+        return {partition: code for partition, code in {**missing, **codes}.items() if code != ErrorCode.NONE}
 
     async def _send(self, request: object) -> object:
         return await self._client.send(self._node, request, group=ConnectionGroup.COORDINATION)

@@ -1,7 +1,7 @@
-"""Columns of records that leave for Kafka: key, value, and headers that say where each came from.
+"""Columns of records for Kafka: key, value, and headers that name the source record.
 
-Nothing here asks for the schema of a DataFrame, so all of it may be used in query functions of declared pipelines,
-where Spark refuses to analyse a plan (ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION).
+Nothing here needs the schema of a DataFrame, so it works in query functions of declared pipelines, in which Spark
+refuses to analyse plans (ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION).
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel.coordinates import SOURCE_DIGEST, SOURCE_INDEX, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
 from aioparallel.spark.row_names import record_digest, with_places
@@ -34,27 +34,27 @@ def source_headers(
     digest_of: Sequence[ColumnOrName] = (),
     real_time: bool = False,
 ) -> Column:
-    """The column ``headers`` of a record that is made of another one: its headers, and where it stands.
+    """The column ``headers`` of a derived record: the original headers, and the source record's place.
 
-    ``headers``: the original headers, as Spark's source gives them: kept, but for those of an earlier stage with the
-    names below. NULL, which Spark gives for a record without any, is no headers here. None: there are none to keep.
-    ``topic``, ``partition``, ``offset``: the record's place. They become ``src-topic``, ``src-partition`` and
-    ``src-offset``, each as UTF-8 text (``b"1024"``). With them a consumer drops what comes twice: Spark writes at least
-    once, and after a crash up to a micro-batch again.
+    ``headers``: the original headers, as Spark's source returns them; headers with the names below are replaced. NULL,
+    which Spark returns for a record without headers, means none. None: there is no such column.
+    ``topic``, ``partition``, ``offset``: the record's place, written as ``src-topic``, ``src-partition`` and
+    ``src-offset`` in UTF-8 text (``b"1024"``). With them a consumer recognises copies: Spark writes at least once, and
+    repeats up to a micro-batch after a crash.
 
-    Where one record becomes several (``explode``), all of them stand at one place, and a consumer would take them for
-    copies. They are told apart by one of these:
-    ``index``: which of them this is, from 0, the same each time, as of ``posexplode``; ``src-index``.
-    ``digest_of``: the columns that are written, key and value, texts or bytes. A digest of them and of the headers
-    becomes ``src-digest``, with the place among records of the task that are equal in all of these: the rows go through
-    a Python worker for that. ``real_time``: for real-time mode, which lets no Python in: then equal records are copies.
+    If one record becomes several (``explode``), all have the same place and a consumer would take them for copies. One
+    of these tells them apart:
+    ``index``: the number of each, from 0, the same each time, as from ``posexplode``; written as ``src-index``.
+    ``digest_of``: the written columns (key and value, strings or binary). A digest of them and of the headers is
+    written as ``src-digest``, together with the index among equal records of the task: for that the rows pass through
+    a Python worker. ``real_time``: for real-time mode, which does not support Python: equal records are then copies.
     """
     places = {SOURCE_TOPIC: topic, SOURCE_PARTITION: partition, SOURCE_OFFSET: offset}
     if index is not None:
         places[SOURCE_INDEX] = index
     kept = None
     if headers is not None:
-        # concat with NULL is NULL: the coordinates would be lost for each record without headers.
+        # concat with NULL is NULL, which would drop the source headers.
         original = F.coalesce(_column(headers), F.array().cast(_HEADERS))
         kept = F.filter(original, lambda header: ~header["key"].isin(*_SOURCE))
     if digest_of:
@@ -74,17 +74,17 @@ def outgoing(
     index: ColumnOrName | None = None,
     real_time: bool = False,
 ) -> Callable[[DataFrame], DataFrame]:
-    """For ``df.transform(outgoing(...))``: the columns that Spark's Kafka sink writes, and no others.
+    """For ``df.transform(outgoing(...))``: selects exactly the columns that Spark's Kafka sink should write.
 
-    ``key``, ``value``: columns of strings (written as UTF-8) or bytes, NULL for none. ``key=None``: records without.
-    ``headers``: the column of headers; None: without. ``source``: whether coordinates of the source are added, see
-    :func:`source_headers`; they need the columns topic, partition and offset of :func:`read_topic`. ``index``: the
-    number of a record among those made of one; without it they are told apart by a digest of key, value and headers,
-    and by their place among those of the task that are equal in these. Then a record whose value differs when a batch
-    is repeated is another one. With ``index=F.lit(0)`` there is one of each. ``real_time``: for a stream in real-time
-    mode, where equal ones made of one record are copies; give them an index.
+    ``key``, ``value``: columns of strings (written as UTF-8) or bytes, NULL for none. ``key=None``: no keys.
+    ``headers``: the column of headers; None: no headers. ``source``: whether to add source headers, see
+    :func:`source_headers`; needs the columns topic, partition and offset of :func:`read_topic`. ``index``: the number
+    of a record among those derived from one. Without it they are told apart by a digest of key, value and headers, and
+    by their index among equal ones in the task; if a value differs when a batch is repeated, it counts as another
+    record. ``index=F.lit(0)`` if there is one derived record for each. ``real_time``: for a stream in real-time mode,
+    in which equal records derived from one are copies; give them an index.
 
-    Those are left out, which matters: the sink takes a column ``topic`` for where to write, and ``partition``, too.
+    Other columns are dropped: the sink would use columns ``topic`` and ``partition`` as the destination.
     """
 
     def select(frame: DataFrame) -> DataFrame:

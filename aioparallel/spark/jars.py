@@ -18,26 +18,25 @@ __all__ = ["kafka_jars"]
 logger = logging.getLogger(__name__)
 
 _CONNECTORS: Final[dict[tuple[int, int], JarSet]] = {(4, 2): SPARK_KAFKA, (4, 3): SPARK_KAFKA}
-"""By PySpark's series. Of 4.2.1 and 4.3.0 no connector was published; that of 4.2.0 reads and writes there too (all
-tests have run with 4.3.0), which Spark does not promise."""
+"""By PySpark's series. No connector was published for 4.2.1 and 4.3.0. That of 4.2.0 works there too (all tests were
+run with 4.3.0), though Spark does not guarantee it."""
 
 
 def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
-    """The paths of the four jars (10 MB) that Spark needs to read and write Kafka, fetched once with Maven.
+    """Paths of the four jars (10 MB) with which Spark reads and writes Kafka; downloaded once with Maven.
 
     ::
 
         spark = SparkSession.builder.config("spark.jars", ",".join(kafka_jars())).getOrCreate()
 
-    The same with ``SparkSession.builder.remote("local[2]")``, whose server is started with the builder's settings (it
-    warns that spark.jars cannot be modified, and has them). A server that runs elsewhere needs them when it is started.
-    Declared pipelines take them on the command line alone, as ``spark-pipelines run --jars "$(python -m
-    aioparallel.jvm)"``: in ``spark-pipeline.yml`` they end the run with CANNOT_MODIFY_CONFIG, though a dry run accepts
+    The same works with ``SparkSession.builder.remote("local[2]")``, whose server is started with the builder's settings
+    (it warns that spark.jars cannot be modified, but has them). A server elsewhere needs them when it is started.
+    Declared pipelines accept them only on the command line: ``spark-pipelines run --jars "$(python -m
+    aioparallel.jvm)"``. In ``spark-pipeline.yml`` they end the run with CANNOT_MODIFY_CONFIG, though a dry run accepts
     them.
 
-    ``report`` is told in a sentence each what takes long. Raises JarsMissing when they are not in the cache and cannot
-    be fetched, JavaNotFound when there is no Java for Maven, and ConfigurationError for a PySpark whose connector is
-    not known.
+    ``report`` is called with a sentence before each slow step. Raises JarsMissing if they are not cached and cannot be
+    downloaded, JavaNotFound without Java for Maven, and ConfigurationError for a PySpark without a known connector.
     """
     version = pyspark.__version__
     connector = _CONNECTORS.get(series_of(version))

@@ -1,7 +1,7 @@
-"""Values that hold no others: which of Python's, NumPy's and pandas' fit a type of Spark's, and what they become.
+"""Builds arrays of scalar types, and checks which values of Python, NumPy and pandas fit each Spark type.
 
-pyarrow makes 0.0 of 1e-50 for a float of 32 bits, takes 5 for an interval or a time of day, and leaves out what is
-finer than a microsecond. None of it passes here.
+pyarrow alone converts silently: 1e-50 to 0.0 as a 32-bit float, 5 to an interval or a time of day, and it drops
+fractions of a microsecond. This module refuses such values.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from aioparallel.spark.values import shown
 
 __all__ = ["LeafBuilder"]
 
-_LARGEST_SINGLE: Final = 3.4028235677973366e38  # what rounds to a float of 32 bits and not to infinity
-_SMALLEST_SINGLE: Final = 2.0**-150  # what is not larger rounds to zero
+_LARGEST_SINGLE: Final = 3.4028235677973366e38  # larger values round to infinity as 32-bit floats
+_SMALLEST_SINGLE: Final = 2.0**-150  # values up to this round to zero
 
 
 class _Leaf(NamedTuple):
     sure: tuple[type, ...]
-    """Python's own types that fit whatever the value."""
+    """Python types of which every value fits."""
     fits: Callable[[Any], bool]
-    """Whether a value of another type does."""
+    """Whether a value of another type fits."""
     wanted: str
     plain: Callable[[Any], object] | None = None
-    """Makes of a value of another type what pyarrow takes."""
+    """Converts a value of another type for pyarrow."""
 
 
 def _whole(value: object) -> bool:
@@ -40,7 +40,7 @@ def _whole(value: object) -> bool:
 
 
 def _real(value: Any) -> bool:
-    """What float() keeps, and every int: pyarrow refuses those that are too long."""
+    """Numbers that float() keeps, and every int: pyarrow refuses those that are too long."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return False
     if isinstance(value, float | numbers.Integral):
@@ -57,7 +57,7 @@ def _single(value: object) -> bool:
 
 
 def _plain_real(value: Any) -> object:
-    """pyarrow takes the bits of an np.uint64 for those of a number with a sign."""
+    """pyarrow would read the bits of an np.uint64 as a signed number."""
     if isinstance(value, float):
         return value
     return int(value) if isinstance(value, numbers.Integral) else float(value)
@@ -82,7 +82,7 @@ def _moment(value: object) -> bool:
 
 
 def _plain_moment(value: Any) -> object:
-    """pyarrow forgets fractions of seconds of a time zone's offset."""
+    """pyarrow drops fractions of a second in the offset of a time zone."""
     if value.tzinfo is datetime.UTC or not value.utcoffset().microseconds:
         return value
     return value.astimezone(datetime.UTC)
@@ -93,7 +93,7 @@ def _wall_clock(value: object) -> bool:
 
 
 def _has_nanoseconds(value: Any) -> bool:
-    """Of pandas."""
+    """Only pandas types have them."""
     return bool(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
 
 
@@ -137,7 +137,7 @@ _BY_KIND: Final[dict[type[types.DataType], _Leaf]] = {
     ),
     types.TimestampNTZType: _Leaf((), _wall_clock, "a datetime without a time zone, in microseconds"),
 }
-# Of types that Spark does not have yet.
+# For types that Spark does not have yet.
 _ANYTHING: Final = _Leaf((), lambda value: True, "")
 
 
@@ -146,12 +146,12 @@ def _leaf_of(kind: types.DataType) -> _Leaf:
         return _interval(kind)
     if isinstance(kind, types.TimeType):
         return _time_of_day(kind)
-    # The most special first: a DecimalType is a FractionalType too.
+    # The most specific class first: a DecimalType is a FractionalType too.
     return next((_BY_KIND[one] for one in type(kind).__mro__ if one in _BY_KIND), _ANYTHING)
 
 
 class LeafBuilder:
-    """Arrays of values that hold no others. See :class:`~aioparallel.spark.builders.Builder`."""
+    """Builds arrays of a scalar type, see :class:`~aioparallel.spark.builders.Builder`."""
 
     def __init__(self, kind: types.DataType) -> None:
         self._kind = kind
@@ -160,7 +160,7 @@ class LeafBuilder:
         self._sure: set[type] = {type(None), *self._leaf.sure}
 
     def build(self, values: Sequence[object]) -> pa.Array:
-        """Raises an exception, of any of several kinds, if one of them does not fit."""
+        """Raises an exception, of one of several classes, if a value does not fit."""
         if not self._sure.issuperset(map(type, values)):
             _, fits, wanted, plain = self._leaf
             if not all(value is None or fits(value) for value in values):
@@ -170,7 +170,7 @@ class LeafBuilder:
         return pa.array(values, self.arrow_type)
 
     def misfit(self, value: object) -> str | None:
-        """What is wrong with one value that is not null; None: it fits."""
+        """What is wrong with a value that is not null; None if it fits."""
         found, name = shown(value), self._kind.simpleString()
         try:
             if type(value) not in self._sure and not self._leaf.fits(value):

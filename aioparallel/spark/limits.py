@@ -1,4 +1,4 @@
-"""How many calls run at once, and whose limit that is; and how often one is tried."""
+"""Limits of concurrent calls for a task or a job, and the default of retries."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ logger = logging.getLogger(__name__)
 
 _DEFAULT: Final = 100
 DEFAULT_RETRY: Final = RetryPolicy(max_attempts=3, count_waits=True)
-"""Three attempts, one second after the first and two after the second. RetryLater ends an attempt, too, and says itself
-when the next one comes. A job that never gives up would never end."""
+"""Three attempts, one second after the first failure and two after the second. RetryLater counts as an attempt and sets
+its own delay. A job that never gives up would never end."""
 MAX_BUFFERED_BYTES: Final = 64 << 20
-"""Of each task, as a consumer has."""
+"""For each task; the default of a consumer as well."""
 
 
 def with_waits_counted(retry: RetryPolicy | None) -> RetryPolicy | None:
-    """The same, and ``RetryLater`` is bounded by it, unless it says itself for how long (``max_wait``)."""
+    """The policy with ``RetryLater`` counted as an attempt, unless it limits waiting itself (``max_wait``)."""
     if retry is None:
         return RetryPolicy(max_attempts=1, count_waits=True)
     given: object = retry
@@ -33,10 +33,9 @@ def with_waits_counted(retry: RetryPolicy | None) -> RetryPolicy | None:
 
 
 def calls_per_task(max_concurrency: int | None, job_concurrency: int | None, tasks: int | None) -> int:
-    """Handlers that may run at once in each task: ``max_concurrency``, or ``job_concurrency`` divided by ``tasks``.
+    """Concurrent handlers in each task: ``max_concurrency``, or ``job_concurrency`` divided by ``tasks``.
 
-    A task cannot know how many others there are, so whoever wants a limit for all says how many run at once. Raises
-    ConfigurationError.
+    A task cannot know how many others run, so a limit for the job needs ``tasks``. Raises ConfigurationError.
     """
     if tasks is not None:
         check_count("tasks", tasks)
@@ -63,7 +62,7 @@ def calls_per_task(max_concurrency: int | None, job_concurrency: int | None, tas
 
 
 def tell_of_limits(name: str, per_task: int, tasks: int | None) -> None:
-    """On the driver, once for each use."""
+    """Log the limits, on the driver, once for each use."""
     if tasks is None:
         logger.info(
             "%s: at most %d calls at once in each task, times the tasks that run at once",

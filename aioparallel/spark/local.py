@@ -1,4 +1,4 @@
-"""A handler tried out through the operator, without Spark and without a JVM."""
+"""Runs a handler like a task, without Spark and without a JVM."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from aioparallel.spark.rows import columns_of, values_of
 
 __all__ = ["run_locally"]
 
-# Rows in an Arrow batch: small, so that a test's rows come in several.
+# Rows in an Arrow batch: few, so that the rows of a test make several batches.
 _BATCH: Final = 100
 
 
 def run_locally(
     tried: Operator | AsyncColumn, rows: Iterable[Any], *, schema: str | StructType | None = None
 ) -> list[Any]:
-    """What a task would make of these rows, as one partition: for tests of handlers.
+    """The results of a task with these rows as its partition, for tests of handlers.
 
     ::
 
         operator = parallel_map(enrich, schema="tailnum string, weather string")
         assert run_locally(operator, [{"tailnum": "N1"}]) == [{"tailnum": "N1", "weather": "fair"}]
 
-    For :func:`~aioparallel.spark.operator.parallel_map` rows are dicts, and so is what comes back. For
-    :func:`~aioparallel.spark.column.async_udf` they are the arguments of each call, a tuple or a single one, and values
-    come back. Rows go through Arrow on their way in and out, as in Spark: ``schema`` says their types, or they are
-    inferred. Clients that handlers share stay open in this process for the next call. Raises what a task would raise.
+    For :func:`~aioparallel.spark.operator.parallel_map` rows and results are dicts. For
+    :func:`~aioparallel.spark.column.async_udf` a row is a tuple of arguments or a single argument, and results are
+    values. Rows are converted to Arrow and back, as in Spark: ``schema`` gives their types, or they are inferred.
+    Resources of handlers stay open in this process for the next call. Raises the errors that a task would raise.
     """
     given: object = tried
     if isinstance(given, AsyncColumn):
         return _column(given, rows)
     if not isinstance(given, Operator):
         raise ConfigurationError(
-            "tried", given, "must be what parallel_map() or async_udf() of aioparallel.spark gives"
+            "tried", given, "must be the result of parallel_map() or async_udf() of aioparallel.spark"
         )
     if hasattr(rows, "mapInArrow"):
-        raise ConfigurationError("rows", rows, "must be dicts: of a DataFrame, [row.asDict() for row in df.collect()]")
+        raise ConfigurationError("rows", rows, "must be dicts: for a DataFrame, [row.asDict() for row in df.collect()]")
     table = _table([dict(row) for row in rows], None if schema is None else columns_of("schema", schema))
     columns = from_arrow_schema(table.schema)
     given.check(columns)

@@ -1,4 +1,4 @@
-"""What the cluster says of topics: partitions, and where each log begins and ends. Asked on the driver."""
+"""Asks the cluster, on the driver, for partitions of topics and their first and last offsets."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 __all__ = ["Log", "cluster_of", "offsets_at", "survey"]
 
 _GROUP: Final = "aioparallel-check"
-"""Named by the client; nothing joins it and nothing is committed."""
+"""The group id of the client. It does not join the group and commits nothing."""
 _STOP_TIMEOUT: Final = 2.0
 
 T = TypeVar("T")
 
 
 class Log(NamedTuple):
-    """One partition: the first offset that is there, and the one behind the last that is decided (read_committed)."""
+    """The first offset of a partition, and its last stable offset (read_committed)."""
 
     beginning: int
     end: int
@@ -36,11 +36,11 @@ def survey(
     timeout: float,
     client_options: Mapping[str, object] | None = None,
 ) -> dict[str, dict[int, Log]]:
-    """The logs by topic and partition; topics that do not exist are left out, and not created.
+    """The logs by topic and partition. Topics that do not exist are left out, and not created.
 
-    ``timeout``: seconds for each of four steps. ``client_options``: of aiokafka's consumer, for TLS and SASL.
-    In a thread with an event loop of its own, since notebooks have one running already. Raises BrokerUnreachable,
-    NotAuthorized and ConfigurationError as the consumer does, and TimeoutError.
+    ``timeout``: seconds for each of four steps. ``client_options``: of aiokafka's consumer, for TLS and SASL. Runs in a
+    thread with its own event loop, as notebooks already run one. Raises BrokerUnreachable, NotAuthorized and
+    ConfigurationError like the consumer, and TimeoutError.
     """
     return _run(_survey(_client(bootstrap_servers, client_options), topics, timeout))
 
@@ -52,15 +52,15 @@ def offsets_at(
     timeout: float,
     client_options: Mapping[str, object] | None = None,
 ) -> dict[TopicPartition, int | None]:
-    """The first offset of each partition whose record has this timestamp, in milliseconds, or a later one; None: there
-    is none. The rest as :func:`survey`."""
+    """The offset of each partition's first record with this timestamp (milliseconds) or a later one; None if there is
+    none. Otherwise like :func:`survey`."""
     return _run(_offsets_at(_client(bootstrap_servers, client_options), times, timeout))
 
 
 def cluster_of(
     bootstrap_servers: str, *, timeout: float, client_options: Mapping[str, object] | None = None
 ) -> str | None:
-    """The id of the cluster at these addresses; None where it tells none. The rest as :func:`survey`."""
+    """The id of the cluster; None if it has none. Otherwise like :func:`survey`."""
     return _run(_cluster_of(_client(bootstrap_servers, client_options), timeout))
 
 
@@ -71,7 +71,7 @@ def _run(work: Coroutine[object, object, T]) -> T:
 
 @contextlib.asynccontextmanager
 async def _client(bootstrap_servers: str, options: Mapping[str, object] | None) -> AsyncIterator[AiokafkaClient]:
-    # Here and not above: executors import this package, and need no Kafka client.
+    # Imported here, as executors import this package and need no Kafka client.
     from aioparallel.clients.aiokafka import AiokafkaClient  # noqa: PLC0415
 
     given = {"isolation_level": "read_committed", **(options or {})}

@@ -1,4 +1,4 @@
-"""Where reading a topic begins and ends, in the options of Spark's Kafka source.
+"""Where reading a topic begins and ends, as options of Spark's Kafka source.
 
 The formats are those of Spark's "Structured Streaming + Kafka Integration Guide": offsets and times by topic and
 partition as JSON, -2 for the earliest offset and -1 for the latest, times in milliseconds since the epoch.
@@ -18,7 +18,7 @@ __all__ = ["Edge", "PastTheEnd", "Position", "check_order", "ending_options", "s
 
 Edge: TypeAlias = Literal["earliest", "latest"]
 Position: TypeAlias = Edge | datetime | Mapping[str, Mapping[int, int | Edge]] | Mapping[str, Mapping[int, datetime]]
-"""An edge of the log; a time, for all partitions; or one for each partition: offsets (edges too), or times, as in
+"""An end of the log; a time for all partitions; or for each partition offsets (or ends of the log) or times, as in
 ``{"flights": {0: 1_000, 1: "earliest"}}``."""
 
 PastTheEnd: TypeAlias = Literal["error", "latest"]
@@ -33,7 +33,7 @@ _KINDS: Final = (
 def starting_options(
     position: Position, topics: Collection[str], *, streaming: bool, past_the_end: PastTheEnd
 ) -> dict[str, str]:
-    """The options that say where reading begins. Raises ConfigurationError, as :func:`ending_options` does."""
+    """Options for where reading begins. Raises ConfigurationError."""
     if past_the_end not in ("error", "latest"):
         raise ConfigurationError("past_the_end", past_the_end, 'must be "error" or "latest"')
     if not streaming:
@@ -43,13 +43,14 @@ def starting_options(
 
 
 def ending_options(position: Position, topics: Collection[str]) -> dict[str, str]:
-    """The options that say where a batch ends: before the offset, or the first record at or after the time."""
+    """Options for where a batch ends: before the offset, or before the first record at or after the time. Raises
+    ConfigurationError."""
     _refuse_edge("ending", position, "earliest", "a batch that ends at the beginning is empty")
     return _options("ending", position, topics, {})
 
 
 def check_order(starting: Position, ending: Position) -> None:
-    """That a batch does not end before it starts, as far as no log has to be asked, and that both bounds name the same
+    """Check, without asking for logs, that a batch does not end before it starts and that both bounds name the same
     partitions. Raises ConfigurationError."""
     if isinstance(starting, datetime) and isinstance(ending, datetime) and ending <= starting:
         raise ConfigurationError("ending", ending, f"must be later than starting, {starting}")
@@ -116,7 +117,7 @@ def _place(name: str, position: object, place: object) -> int:
     if isinstance(place, str) and place in _EDGES:
         return _EDGES[place]
     if not isinstance(place, int) or not _is_count(place):
-        raise ConfigurationError(name, position, f"has {place!r} for an offset; must be {_KINDS}")
+        raise ConfigurationError(name, position, f"has {place!r} as an offset; must be {_KINDS}")
     return place
 
 
@@ -136,4 +137,4 @@ def _refuse_edge(name: str, position: object, edge: Edge, why: str) -> None:
         partitions = [by_partition for by_partition in position.values() if isinstance(by_partition, Mapping)]
         places += [place for by_partition in partitions for place in by_partition.values()]
     if any(isinstance(place, str) and place == edge for place in places):
-        raise ConfigurationError(name, position, f'"{edge}" is not for batches here: {why}')
+        raise ConfigurationError(name, position, f'"{edge}" is not for batches: {why}')

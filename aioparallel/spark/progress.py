@@ -1,4 +1,4 @@
-"""Progress of Spark's streaming queries: on the terminal, as figures, and as the lag of a consumer group.
+"""Progress of Spark's streaming queries: on the terminal, as values, and as the lag of a consumer group.
 
 ::
 
@@ -60,57 +60,56 @@ __all__ = ["PartitionProgress", "ProgressListener", "QueryProgress", "QuerySourc
 
 logger = logging.getLogger(__name__)
 
-# Seconds for the last events of queries that have ended: Spark sends them from a queue, and on a busy machine that took
-# more than 5 of them.
+# Seconds to wait for the last events of ended queries: Spark sends them through a queue, which took more than 5 s on a
+# busy machine.
 _LAST_EVENTS: Final = 20.0
-# Seconds for the last commit when the process ends without close().
+# Seconds for the last commit if the process ends without close().
 _EXIT_TIMEOUT: Final = 5.0
-# Ended queries that are remembered; the oldest are forgotten.
+# Ended queries to remember; older ones are dropped.
 _ENDED_KEPT: Final = 100
 
 
 class ProgressListener(StreamingQueryListener):
-    """Hears of the streaming queries of a session: ``spark.streams.addListener(listener)``. Classic Spark and Spark
-    Connect (it runs in the client); pyspark 4.2.
+    """Listens to the streaming queries of a session: ``spark.streams.addListener(listener)``. For classic Spark and
+    Spark Connect (in the client), from pyspark 4.2.
 
-    ``show``: ``"live"`` draws a table on the terminal (stderr), which stays below what else the process prints and
-    logs; ``"lines"`` writes a plain line for each query to stderr, ``"log"`` to logging (INFO, with the figures as
-    fields); ``"nothing"``. Default ``"auto"``: a table on a terminal, lines elsewhere.
-    ``every``: seconds between two lines about a query, 0 or more; its first batch and its end are told at once.
+    ``show``: ``"live"`` draws a table on the terminal (stderr) below other output and logs of the process; ``"lines"``
+    writes a line for each query to stderr, ``"log"`` to logging (INFO, with the values as fields); ``"nothing"``.
+    ``"auto"`` (default): a table on a terminal, otherwise lines.
+    ``every``: seconds between two lines about a query, 0 or more; its first batch and its end are reported at once.
     Default 10.
-    ``console``: of rich, to draw on another one.
+    ``console``: a console of rich to draw on.
 
-    ``commit_group``: also commit what each batch has ended with to this consumer group, or, as ``{query name: group}``,
-    to one for each query: Spark has no group of its own that lag tools could see. Only what has been processed is
-    committed, every 5 s at most, by a thread beside the query, which neither waits for it nor fails by it: what goes
-    wrong is logged once with what to do, and tried again, every 30 s at last. **The group must be nobody else's**: one
-    that has members, or has ever had any, or to which somebody else has committed (a consumer that assigns its
-    partitions itself, a query with another checkpoint), is refused, with an error in the log, since its consumers would
-    be moved. Commits carry the query's id in their metadata, by which they are told apart.
-    Where several running queries read the same partition, the one that came first is shown in the group.
-    ``take_over``: True commits to a group in which others have left positions; not while it has members, nor once
-    somebody else has committed beside this.
-    ``bootstrap_servers``: of the cluster that the queries read from, needed with ``commit_group``.
-    ``client_options``: aiokafka's options for the connection, as ``security_protocol``, ``ssl_context``, ``sasl_...``.
+    ``commit_group``: also commit the end offsets of each batch to this consumer group, or for each query to its own:
+    ``{query name: group}``. Spark itself has no group that lag tools could see. Only processed offsets are committed,
+    every 5 s at most, by a thread that neither delays the query nor makes it fail. Errors are logged once with what to
+    do, and commits are tried again, at last every 30 s. **Use a group that nothing else uses**: a group that has or
+    ever had members, or that another program has committed to (a consumer that assigns its own partitions, a query with
+    another checkpoint), is refused with an error in the log, as its consumers would be moved. Commits carry the query's
+    id in their metadata, by which they are recognised. If several running queries read the same partition, the group
+    shows the first one.
+    ``take_over``: True commits to a group with positions of others; not while it has members, nor after another program
+    has committed as well.
+    ``bootstrap_servers``: the cluster that the queries read from, needed with ``commit_group``.
+    ``client_options``: aiokafka's options for the connection: ``security_protocol``, ``ssl_context``, ``sasl_...``.
 
-    :meth:`snapshot` gives the figures, for exporters. As a context manager it leaves the terminal as it was and commits
-    the last offsets; without, this is done when the process ends.
+    :meth:`snapshot` returns the values, for exporters. As a context manager it restores the terminal and commits the
+    last offsets at the end of the block; otherwise this is done when the process ends.
 
-    Declared pipelines, whose own client shows neither rates nor lag, have it too: add the listener to
+    It also works for declared pipelines, whose own client shows neither rates nor lag: add the listener to
     ``SparkSession.active()`` in a module of ``transformations/``; queries have the names of their flows.
 
     Raises ConfigurationError for a wrong option.
 
     Known limits of Spark 4.2:
 
-    - Spark Connect and **Python data sources**: they can end a client's listeners, with a warning (SPARK-59135). The
-      figures then stand still, and :attr:`QueryProgress.heard_at` with them; the queries go on.
-    - Spark Connect: a process with a listener ends only after ``spark.stop()``, or after the listener was removed, as
-      this one does at the end of its block when no query runs any more: Spark's thread for listeners keeps it.
+    - Spark Connect: **Python data sources** can end a client's listeners, with a warning (SPARK-59135). Values and
+      :attr:`QueryProgress.heard_at` then no longer change; the queries go on.
+    - Spark Connect: Spark's listener thread keeps the process alive until ``spark.stop()``, or until the listener is
+      removed, as this one does at the end of its block if no query runs any more.
     - Spark Connect: ``removeListener`` while queries run can hang for ever (SPARK-59623); stop them first.
-    - What the JVM itself writes to the terminal (its log, its progress bar) runs into the table. Set
-      ``spark.log.level`` to ``OFF`` and ``spark.ui.showConsoleProgress`` to ``false``, send log4j to a file, or take
-      ``show="lines"``.
+    - Output of the JVM itself (its log, its progress bar) is mixed into the table. Set ``spark.log.level`` to ``OFF``
+      and ``spark.ui.showConsoleProgress`` to ``false``, send log4j to a file, or use ``show="lines"``.
     """
 
     def __init__(
@@ -127,37 +126,37 @@ class ProgressListener(StreamingQueryListener):
         _check_drawing(show, every)
         _check_groups(commit_group, take_over, bootstrap_servers, client_options)
         self._heard = threading.Condition()
-        self._runs: dict[UUID, QueryProgress] = {}  # under the condition; replaced, never changed
-        self._has_complained = False
+        self._runs: dict[UUID, QueryProgress] = {}  # under the condition; values are replaced, never changed
+        self._has_failed = False
         self._is_closed = False
         self._display = ProgressDisplay(show, every, console or Console(stderr=True), self.snapshot)
         self._groups = commit_group
-        self._readers: dict[tuple[str, TopicPartition], UUID] = {}  # whose offsets a group shows
+        self._readers: dict[tuple[str, TopicPartition], UUID] = {}  # the query that a group shows for a partition
         self._committer: GroupCommitter | None = None
         if bootstrap_servers is not None:
-            # A Kafka client is loaded only where one is needed.
+            # The Kafka client is imported only if it is needed.
             from aioparallel.spark.group_offsets import GroupCommitter  # noqa: PLC0415
 
             self._committer = GroupCommitter(bootstrap_servers, client_options or {}, take_over=take_over)
         atexit.register(self._end, _EXIT_TIMEOUT)
 
     def snapshot(self) -> tuple[QueryProgress, ...]:
-        """The figures of each query that was heard of, in the order of their starts; of those that have ended the last
-        100. From any thread."""
+        """The progress of each known query in the order of their starts; of ended ones the last 100. From any
+        thread."""
         with self._heard:
             return tuple(self._runs.values())
 
     def close(self, timeout: float = 30.0) -> None:
-        """Wait for what Spark still has to say of queries that have ended (20 s at most), leave the terminal as it was,
-        and commit the last offsets; all within about ``timeout`` seconds. Figures go on. On Spark Connect the listener
-        is removed if no query runs. Twice does no harm."""
+        """Wait for Spark's last events of ended queries (20 s at most), restore the terminal, and commit the last
+        offsets, within about ``timeout`` seconds. Values are still updated afterwards. On Spark Connect the listener is
+        removed if no query runs. A second call does nothing."""
         if self._is_closed:
             return
         ends = time.monotonic() + timeout
         session = self.spark or SparkSession.getActiveSession()
         is_quiet = session is not None and self._wait_for_last_events(session, min(_LAST_EVENTS, timeout))
         self._end(max(0.0, ends - time.monotonic()))
-        if is_quiet and self.spark is not None:  # set by Connect only; in classic Spark nothing waits for a listener
+        if is_quiet and self.spark is not None:  # only Connect sets it; classic Spark does not wait for listeners
             self.spark.streams.removeListener(self)
 
     def __enter__(self) -> Self:
@@ -168,12 +167,12 @@ class ProgressListener(StreamingQueryListener):
     ) -> None:
         self.close()
 
-    # -- what Spark calls, in threads of its own --------------------------------------------------------
+    # Spark calls these in threads of its own.
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802 - Spark's name
-        """Of Spark."""
-        with self._complaining():
-            # With Connect the first batch may have come before.
+        """Called by Spark."""
+        with self._catching():
+            # With Connect the first batch may have been reported before.
             self._hear(
                 event.runId,
                 event.id,
@@ -181,17 +180,17 @@ class ProgressListener(StreamingQueryListener):
             )
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
-        """Of Spark."""
-        with self._complaining():
+        """Called by Spark."""
+        with self._catching():
             progress = event.progress
             figure = self._hear(progress.runId, progress.id, lambda before: after_batch(before, progress))
             self._commit(figure)
-            if figure.state == "terminated":  # its last batch was told after its end
+            if figure.state == "terminated":  # its last batch was reported after its end
                 self._release(figure.query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
-        """Of Spark."""
-        with self._complaining():
+        """Called by Spark."""
+        with self._catching():
             self._hear(
                 event.runId,
                 event.id,
@@ -199,8 +198,8 @@ class ProgressListener(StreamingQueryListener):
             )
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
-        """Of Spark."""
-        with self._complaining():
+        """Called by Spark."""
+        with self._catching():
             error = first_line(event.exception) if event.exception is not None else None
             self._hear(
                 event.runId,
@@ -212,7 +211,7 @@ class ProgressListener(StreamingQueryListener):
             self._release(event.id)
 
     def _release(self, query_id: UUID) -> None:
-        """Let another query be shown for the partitions of this one."""
+        """Let a group show another query for the partitions of this one."""
         for shown in [shown for shown, query in list(self._readers.items()) if query == query_id]:
             self._readers.pop(shown, None)
 
@@ -228,20 +227,18 @@ class ProgressListener(StreamingQueryListener):
         return figure
 
     @contextlib.contextmanager
-    def _complaining(self) -> Iterator[None]:
-        """Nothing of this is worth a query, or the other listeners; the first time is worth a line."""
+    def _catching(self) -> Iterator[None]:
+        """Log errors, the first as a warning: they must not affect queries or other listeners."""
         try:
             yield
         except Exception:
             logger.log(
-                logging.DEBUG if self._has_complained else logging.WARNING,
-                "Cannot make out what Spark says about a streaming query; its figures may be old from now on",
+                logging.DEBUG if self._has_failed else logging.WARNING,
+                "Cannot read an event of Spark about a streaming query; its progress may be outdated from now on",
                 exc_info=True,
                 extra={"action": "query_progress_failed"},
             )
-            self._has_complained = True
-
-    # -- a group ----------------------------------------------------------------------------------------
+            self._has_failed = True
 
     def _commit(self, figure: QueryProgress) -> None:
         group = self._groups.get(figure.name or "") if isinstance(self._groups, Mapping) else self._groups
@@ -251,8 +248,8 @@ class ProgressListener(StreamingQueryListener):
         others = [tp for tp in ends if self._readers.setdefault((group, tp), figure.query_id) != figure.query_id]
         if others and figure.batches == 1:
             logger.warning(
-                "Group %r shows %s as another query has read it, not as %r has (%d partitions are read by both); give "
-                "each query a group of its own: commit_group={query name: group}",
+                "Group %r shows %s as read by another query, not by %r (both read %d partitions); give each query its "
+                "own group: commit_group={query name: group}",
                 group,
                 others[0],
                 figure.label,
@@ -261,14 +258,12 @@ class ProgressListener(StreamingQueryListener):
             )
         self._committer.offer(group, figure.query_id, {tp: offset for tp, offset in ends.items() if tp not in others})
 
-    # -- the end ----------------------------------------------------------------------------------------
-
     def _wait_for_last_events(self, session: SparkSession, timeout: float) -> bool:
-        """Whether no query runs any more, and no event of one is to come."""
+        """Returns whether no query runs any more, and all of their events have arrived."""
         try:
             active = {UUID(str(query.runId)) for query in session.streams.active}
-        except Exception as error:  # the session has ended; whatever Spark calls that
-            logger.debug("Spark was not asked for its queries: %r", error, extra={"action": "close"})
+        except Exception as error:  # the session has ended, for which Spark has several errors
+            logger.debug("Spark could not be asked for its queries: %r", error, extra={"action": "close"})
             return False
         with self._heard:
             has_heard = self._heard.wait_for(

@@ -1,7 +1,7 @@
-"""Figures of streaming queries, from the events that Spark sends: plain and frozen.
+"""Progress of streaming queries as frozen values, made from the events that Spark sends.
 
-Formats: ``StreamingQueryProgress`` of Spark 4.2. Offsets of a Kafka source are a JSON text ``{"topic": {"0": 123}}``;
-an end offset is the **next one to read**, as Kafka's committed offsets are. Events are read by attributes only: their
+Formats: ``StreamingQueryProgress`` of Spark 4.2. Offsets of a Kafka source are JSON text ``{"topic": {"0": 123}}``; an
+end offset is the **next one to read**, like Kafka's committed offsets. Only attributes of events are used, as their
 other forms differ between classic Spark and Spark Connect.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["PartitionProgress", "QueryProgress", "QuerySource", "QueryState", "a
 
 QueryState = Literal["running", "idle", "terminated"]
 
-# Batches whose times are kept for the median.
+# Batches whose durations are kept for the median.
 RECENT: Final = 20
 
 _PACKAGE: Final = re.compile(r"^(?:[a-z_][\w$]*\.)+(?=[A-Z])")
@@ -35,64 +35,65 @@ _TRACEBACK: Final = "Traceback (most recent call last):"
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """Where a query stands in one partition, as of its last batch. Offsets are those of the next record."""
+    """A query's progress in one partition after its last batch. Offsets are those of the next record."""
 
     start: int | None
-    """Where the batch began; None in a query's first one: Spark does not say."""
+    """Where the batch began; None in a query's first one, for which Spark does not report it."""
     end: int
-    """Where it ended: all below is done."""
+    """Where it ended: everything below is processed."""
     latest: int | None
-    """Where the partition ended when Spark asked, before the batch; None: Spark has not said."""
+    """The end of the partition when Spark asked for it, before the batch; None if Spark has not reported it."""
     lag: int | None
-    """Records (control records of transactions among them) between the two; None: not known. In real-time mode it is
-    not known while anything comes in: Spark asks for ``latest`` when a batch begins, and then reads on beyond it."""
+    """Offsets from ``end`` to ``latest``, control records of transactions included; None: unknown. In real-time mode it
+    is unknown while records arrive: Spark asks for ``latest`` when a batch begins, and then reads beyond it."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySource:
-    """One of the sources that a query reads, as of its last batch."""
+    """A source of a query, as of its last batch."""
 
     description: str
-    """As Spark has it: ``KafkaV2[Subscribe[flights]]``."""
+    """Spark's description: ``KafkaV2[Subscribe[flights]]``."""
     rows: int
-    """Read by the last batch."""
+    """Rows read by the last batch."""
     input_rows_per_second: float
     rows_per_second: float
     partitions: Mapping[TopicPartition, PartitionProgress]
     """Empty unless it is Kafka."""
     metrics: Mapping[str, str]
-    """Spark's own: for Kafka ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest``."""
+    """Spark's metrics: for Kafka ``minOffsetsBehindLatest``, ``maxOffsetsBehindLatest``, ``avgOffsetsBehindLatest``."""
 
     @property
     def lag(self) -> int | None:
-        """Records behind, of all partitions together; None: not Kafka, or not known."""
+        """Sum of the known lags of all partitions; None if it is not Kafka, or unknown."""
         known = [one.lag for one in self.partitions.values() if one.lag is not None]
         return sum(known) if known else None
 
 
 @dataclass(frozen=True, slots=True)
 class QueryProgress:
-    """One run of a streaming query, as the listener has heard of it."""
+    """One run of a streaming query, as reported to the listener."""
 
     run_id: UUID
-    """Of this start of the query."""
+    """Id of this start of the query."""
     query_id: UUID
-    """Of the query; it lasts as long as its checkpoint."""
+    """Id of the query, as long as its checkpoint exists."""
     name: str | None = None
-    """As given with ``queryName``; None also until the first batch where the listener was added after the start."""
+    """From ``queryName``. None without one, and before the first batch if the listener was added after the start."""
     state: QueryState = "running"
-    """``idle``: it looked for new rows and found none (Spark says so every 10 s,
+    """``idle``: it looked for new rows and found none (Spark reports this every 10 s,
     ``spark.sql.streaming.noDataProgressEventInterval``)."""
     error: str | None = None
-    """What ended it, the first line that says something; None: it has not ended, or was stopped, or was done."""
+    """The most useful line of the error that ended it; None if it runs, was stopped or is done."""
     error_class: str | None = None
-    """Spark's error condition, where it has one."""
+    """Spark's error condition, if there is one."""
     heard_at: datetime | None = None
-    """When the listener heard of it last, by its own clock: of its start, a batch, looking in vain, its end."""
+    """When its last event arrived, by the listener's clock."""
     started_at: datetime | None = None
     batch_at: datetime | None = None
     """When the last batch began."""
     batch_id: int | None = None
+    """None before the end of the first batch, like the values below."""
     """None until the first batch is done; so are the figures below."""
     batch_seconds: float | None = None
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -100,40 +101,40 @@ class QueryProgress:
     recent_batch_seconds: tuple[float, ...] = ()
     """The last 20, oldest first."""
     rows: int | None = None
-    """Read by the last batch, of all sources."""
+    """Rows read by the last batch from all sources."""
     rows_per_second: float | None = None
-    """Of the last batch while it ran."""
+    """Rate while the last batch ran."""
     input_rows_per_second: float | None = None
-    """Rows of the last batch over the time since the batch before began: how fast they come in. 0 in the first."""
+    """Rows of the last batch divided by the time since the batch before began: the rate of arrival. 0 in the first."""
     sink_rows: int | None = None
-    """Written by the last batch; None: the sink does not say."""
+    """Rows written by the last batch; None: the sink does not report it."""
     sources: tuple[QuerySource, ...] = ()
     observed: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    """What ``DataFrame.observe`` has computed, by its name."""
+    """Results of ``DataFrame.observe`` by name."""
     batches: int = 0
-    """Batches that the listener has heard of."""
+    """Batches reported to the listener."""
     total_rows: int = 0
-    """Read by these."""
+    """Rows read by these."""
 
     @property
     def label(self) -> str:
-        """The name, or the beginning of the id."""
+        """The name, or the first digits of the id."""
         return self.name or f"query {str(self.query_id)[:8]}"
 
     @property
     def median_batch_seconds(self) -> float | None:
-        """The p50 of the recent batches."""
+        """Median duration of the recent batches."""
         return statistics.median(self.recent_batch_seconds) if self.recent_batch_seconds else None
 
     @property
     def lag(self) -> int | None:
-        """Records behind, of all Kafka sources together; None: there is none, or Spark has not said."""
+        """Sum of the known lags of all Kafka sources; None if there is none, or unknown."""
         known = [source.lag for source in self.sources if source.lag is not None]
         return sum(known) if known else None
 
     @property
     def largest_lag(self) -> tuple[TopicPartition, int] | None:
-        """The partition that is most behind, and by how many records."""
+        """The partition with the largest lag, and its lag."""
         lags = [
             (partition, one.lag)
             for source in self.sources
@@ -144,7 +145,7 @@ class QueryProgress:
 
     @property
     def end_offsets(self) -> dict[TopicPartition, int]:
-        """The next offset to read of each partition. Of sources that read the same partition the lowest counts."""
+        """The next offset to read of each partition; the lowest if several sources read it."""
         ends: dict[TopicPartition, int] = {}
         for source in self.sources:
             for partition, one in source.partitions.items():
@@ -153,7 +154,7 @@ class QueryProgress:
 
 
 def after_batch(before: QueryProgress, progress: StreamingQueryProgress) -> QueryProgress:
-    """The figures after one more batch. Raises what attributes of another shape lead to; ``before`` still holds."""
+    """The progress after one more batch. Raises errors of unexpected attributes."""
     seconds = progress.batchDuration / 1000
     sink_rows = progress.sink.numOutputRows
     return replace(
@@ -177,19 +178,19 @@ def after_batch(before: QueryProgress, progress: StreamingQueryProgress) -> Quer
 
 
 def first_line(exception: str) -> str:
-    """What of a query's exception, a page of stack traces, says most: of a Python error its own line, otherwise the
-    first one, without the package of the exception's class."""
-    said = exception.strip().partition("\n\tat ")[0]
-    if _TRACEBACK in said:
-        for line in said.rpartition(_TRACEBACK)[2].splitlines():
+    """The most useful line of a query's exception, which has pages of stack traces: for a Python error its last line,
+    otherwise the first one without the package of the exception's class."""
+    text = exception.strip().partition("\n\tat ")[0]
+    if _TRACEBACK in text:
+        for line in text.rpartition(_TRACEBACK)[2].splitlines():
             if line and not line[0].isspace():
                 return line.strip()
-    lines = said.splitlines()
+    lines = text.splitlines()
     return _PACKAGE.sub("", lines[0].partition(" SQLSTATE: ")[0].strip()) if lines else ""
 
 
 def timestamp(text: str) -> datetime | None:
-    """Spark's ISO 8601 in UTC; None if it is anything else."""
+    """Parses Spark's ISO 8601 time in UTC; None for anything else."""
     try:
         return datetime.fromisoformat(text)
     except ValueError:
@@ -219,8 +220,8 @@ def _partitions(progress: SourceProgress) -> dict[TopicPartition, PartitionProgr
 
 
 def _offsets(text: str | None) -> dict[TopicPartition, int]:
-    """Of ``{"topic": {"0": 123}}``; empty for anything else: no offset is ``None`` in classic Spark, ``null`` in
-    Spark Connect."""
+    """Parses ``{"topic": {"0": 123}}``; empty for anything else. No offset is ``None`` in classic Spark, and ``null``
+    in Spark Connect."""
     try:
         topics = json.loads(text or "null")
         return {

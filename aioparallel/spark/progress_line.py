@@ -1,4 +1,4 @@
-"""Progress of streaming queries, drawn: a table that stays in its place on a terminal, or a plain line now and then."""
+"""Shows progress of streaming queries: as a table that is updated in place, or as lines."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NOT_KNOWN: Final = "-"
 
 
 class ProgressDisplay:
-    """Draws what ``figures`` gives whenever :meth:`changed` is called; from any thread.
+    """Shows the values of ``figures`` when :meth:`changed` is called, from any thread.
 
-    ``every``: seconds between two lines about the same query, where lines are written. Its start, its first batch and
-    its end are told at once.
+    ``every``: seconds between two lines about the same query. Its start, its first batch and its end are reported at
+    once.
     """
 
     def __init__(
@@ -54,12 +54,12 @@ class ProgressDisplay:
         self._clock = clock
         self._lock = threading.Lock()
         self._drawing: contextlib.ExitStack | None = None
-        self._ended: set[UUID] = set()  # left on the screen by a table that is finished
+        self._ended: set[UUID] = set()  # shown in a table that was finished
         self._written: dict[UUID, float] = {}
         self._is_closed = False
 
     def changed(self, figure: QueryProgress) -> None:
-        """There is news of this query."""
+        """The values of this query have changed."""
         with self._lock:
             if self._is_closed or self._show == "nothing":
                 return
@@ -69,12 +69,10 @@ class ProgressDisplay:
                 self._write(figure)
 
     def close(self) -> None:
-        """Leave the last table as it is, and the terminal as it was."""
+        """Leave the last table on the screen, and restore the terminal."""
         with self._lock:
             self._is_closed = True
             self._finish()
-
-    # -- a table ----------------------------------------------------------------------------------------
 
     def _draw(self, figure: QueryProgress) -> None:
         if self._drawing is None and figure.state != "terminated":
@@ -91,8 +89,6 @@ class ProgressDisplay:
             self._drawing.close()
             self._drawing = None
             self._ended = {one.run_id for one in self._figures() if one.state == "terminated"}
-
-    # -- lines ------------------------------------------------------------------------------------------
 
     def _write(self, figure: QueryProgress) -> None:
         now = self._clock()
@@ -128,7 +124,7 @@ def line(figure: QueryProgress) -> str:
 
 
 def table(figures: Iterable[QueryProgress], now: datetime) -> RenderableType:
-    """A row for each query; below them, what ended those that failed. ``now``: for how long ago each was heard of."""
+    """A row for each query; below, the errors of failed ones. ``now``: for the age of each query's last event."""
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     drawn.add_column("query", no_wrap=True)
     drawn.add_column("state", no_wrap=True)
@@ -176,7 +172,7 @@ def _state(figure: QueryProgress) -> str:
 
 
 def _ago(figure: QueryProgress, now: datetime) -> str:
-    """A query that is stuck must not look like one that works."""
+    """The age of the last event, by which a stuck query differs from a working one."""
     if figure.state == "terminated" or figure.heard_at is None:
         return ""
     return f" {max(0, round((now - figure.heard_at).total_seconds()))} s"
@@ -196,8 +192,8 @@ def _seconds(seconds: float | None) -> str:
 
 @contextlib.contextmanager
 def _live(console: Console, draw: Callable[[], RenderableType]) -> Iterator[None]:
-    """A table at the bottom of the terminal; what is printed or logged meanwhile goes above it."""
-    # Output that is piped somewhere else stays there.
+    """A table at the bottom of the terminal; output and logs of the process go above it."""
+    # stdout is left alone if it is redirected.
     is_both = sys.stdout.isatty()
     streams = [sys.stderr, *([sys.stdout] if is_both else [])]
     with (
@@ -215,7 +211,8 @@ def _live(console: Console, draw: Callable[[], RenderableType]) -> Iterator[None
 
 @contextlib.contextmanager
 def _handlers_redirected(before: Sequence[TextIO], after: Sequence[TextIO]) -> Iterator[None]:
-    """The root logger's handlers keep the stream that they found; they too must write above the table."""
+    """Handlers of the root logger keep the streams they were made with; move them to those that write above the
+    table."""
     moved: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.StreamHandler):

@@ -1,11 +1,11 @@
-"""What a row is called, the same whenever it comes again: idempotency keys of the sink, headers of records.
+"""Names of rows that stay the same when a row is repeated: for idempotency keys of the sink and headers of records.
 
-A place in Kafka (topic, partition, offset) is no name of a row: after ``explode`` many rows have the same. A digest of
-the row's values goes with it, and where rows are equal in all of them, the place among these. Nothing else is the same
-when a batch is repeated: Spark hands the partitions of a topic to its tasks in another order after a restart.
+A place in Kafka (topic, partition, offset) does not identify a row: after ``explode`` many rows share it. The name adds
+a digest of the row's values, and for rows with equal values the index among them. Nothing else is stable when a batch
+is repeated: after a restart Spark assigns the partitions of a topic to tasks in another order.
 
-Where values differ from run to run (``now()``, ``rand()``, the answer of a service) so does the name: a repeated row is
-then handled again. It is never taken for another one.
+If values differ from run to run (``now()``, ``rand()``, the response of a service), so does the name: a repeated row is
+handled again. Different rows never get the same name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
@@ -29,36 +29,36 @@ from aioparallel.spark.values import Row
 __all__ = ["TOPIC_COLUMNS", "Naming", "RowNames", "digest_of_row", "has_place", "record_digest", "with_places"]
 
 TOPIC_COLUMNS: Final[dict[str, DataType]] = {"topic": StringType(), "partition": IntegerType(), "offset": LongType()}
-"""Where a record stands in Kafka, as :func:`~aioparallel.spark.topics.read_topic` gives it. Columns of these names with
-other types are something else."""
+"""A record's place in Kafka, as :func:`~aioparallel.spark.topics.read_topic` returns it. Columns with these names and
+other types are not used."""
 
 _NONE: Final = "none"
 _WINDOW: Final = 50_000
-"""Rows among which equal ones are told apart, at least. 100 bytes each are kept of twice as many."""
+"""Least number of rows among which equal ones are told apart. Twice as many are kept, 100 bytes each."""
 _DIGEST_BYTES: Final = 16
 _HEADER_DIGITS: Final = 16
-"""Of the digest in a header, which tells apart the records made of one."""
+"""Digits of the digest in a header, which only tells apart records derived from one."""
 
 
 def has_place(schema: StructType) -> bool:
-    """Whether its rows say where their record stands in Kafka."""
+    """Whether the rows have their record's place in Kafka."""
     types = {field.name: field.dataType for field in schema}
     return all(types.get(name) == kind for name, kind in TOPIC_COLUMNS.items())
 
 
 @dataclass(frozen=True)
 class Naming:
-    """How the rows of a sink are named. Made on the driver."""
+    """How rows of a sink are named; made on the driver."""
 
     by: Literal["id", "topic", "none"]
     columns: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, options: TextOptions, schema: StructType) -> Naming:
-        """What the option ``id`` says, or the columns of the rows. Raises ConfigurationError where neither does."""
+        """From the option ``id``, or from the columns of the rows. Raises ConfigurationError without either."""
         if options.text("id", "").strip() == _NONE:
             if _NONE in schema.fieldNames():
-                raise ConfigurationError("id", _NONE, "means no keys, and is a column, too: rename the column")
+                raise ConfigurationError("id", _NONE, "means no keys, but is also a column: rename the column")
             return cls("none")
         if columns := options.columns("id"):
             return cls("id", columns)
@@ -69,14 +69,14 @@ class Naming:
         raise ConfigurationError(
             "id",
             None,
-            'is needed, since nothing names these rows when a batch is repeated: .option("id", "order") with the '
+            'is needed, as nothing identifies these rows when a batch is repeated: .option("id", "order") with the '
             f"columns that identify a row; or keep the columns {wanted} of read_topic (there is "
             f'{", ".join(found) or "none of them"}); or .option("id", "none") for a service that needs no keys',
         )
 
 
 class RowNames:
-    """Names of the rows of one task, in the order in which they come."""
+    """Names the rows of a task, in order."""
 
     def __init__(self, naming: Naming) -> None:
         self._columns = naming.columns
@@ -86,12 +86,12 @@ class RowNames:
         self._places = _Places()
 
     def name(self, row: Row) -> str | Reject | None:
-        """The next row's. None: there are no names. Reject: the row has none, and this is why."""
+        """The name of the next row; None without names; Reject, with the reason, if the row cannot have one."""
         for column in self._columns:
             if row[column] is None:
                 return Reject(
-                    f"column {column} is NULL, so nothing names this row when it comes again: leave such rows out, or "
-                    f'name columns that are never NULL in the option "id" (here: {", ".join(self._columns)})'
+                    f"column {column} is NULL, so nothing identifies this row when it is repeated: leave such rows "
+                    f'out, or give columns that are never NULL in the option "id" (here: {", ".join(self._columns)})'
                 )
         return self._name(row)
 
@@ -106,14 +106,14 @@ class RowNames:
 
 
 class _Places:
-    """How many like it came before, of the last ones."""
+    """Counts equal names among the last ones."""
 
     def __init__(self) -> None:
         self._newer: dict[Hashable, int] = {}
         self._older: dict[Hashable, int] = {}
 
     def next(self, name: Hashable) -> int:
-        """Of one that comes now; 0 for the first."""
+        """The index of a name among equal ones; 0 for the first."""
         place = self._newer.get(name)
         if place is None:
             if len(self._newer) >= _WINDOW:
@@ -124,29 +124,29 @@ class _Places:
 
 
 def digest_of_row(row: Row) -> bytes:
-    """Of all its values, in the order of its columns: the same in each process, on each platform."""
-    # A text of theirs may hold lone surrogates: JSON writes them as ASCII.
+    """A digest of all values in the order of the columns, the same in each process and on each platform."""
+    # Texts may hold lone surrogates, which JSON escapes in ASCII.
     return blake2b(_encoded([*row.values()]).encode("ascii"), digest_size=_DIGEST_BYTES).digest()
 
 
 def _nameless(row: Row) -> None:
-    """By the option ``id="none"``."""
+    """For the option ``id="none"``."""
 
 
-# Maps in the order of their keys; what JSON does not know (times, decimals, bytes) as its str(), which is one text for
-# each value of a type. The types are those of the columns: no two values of one column are told apart by them.
+# Maps are sorted by key. Types that JSON lacks (times, decimals, binary) are written by str(), which is unique for the
+# values of a type; types need not be told apart, as a column has one.
 _JSON: Final = json.JSONEncoder(separators=(",", ":"), sort_keys=True, default=str)
 
 
 def _encoded(values: list[Any]) -> str:
     try:
         return _JSON.encode(values)
-    except TypeError:  # a map whose keys are no texts and no numbers
+    except TypeError:  # a map with keys other than texts and numbers
         return _JSON.encode(_with_lists(values))
 
 
 def _with_lists(value: Any) -> Any:
-    """Maps as lists of pairs, in the order of their keys as text."""
+    """Maps as lists of pairs, sorted by the encoded key."""
     if isinstance(value, dict):
         pairs = [[_with_lists(key), _with_lists(one)] for key, one in value.items()]
         return sorted(pairs, key=lambda pair: _JSON.encode(pair[0]))
@@ -156,9 +156,9 @@ def _with_lists(value: Any) -> Any:
 
 
 def record_digest(columns: Sequence[Column], headers: Column | None) -> Column:
-    """The same idea for a record that Spark writes, as a column: of ``columns``, texts or bytes, and of ``headers``.
+    """A digest of a record to be written, as a column: of ``columns`` (strings or binary) and ``headers``.
 
-    Equal records have equal digests: an expression of Spark does not know their places. See :func:`with_places`.
+    Equal records have equal digests, as a Spark expression cannot count them. See :func:`with_places`.
     """
     parts = [F.coalesce(F.sha2(column, 256), F.lit("-")) for column in columns]
     if headers is not None:
@@ -170,23 +170,23 @@ def record_digest(columns: Sequence[Column], headers: Column | None) -> Column:
 
 
 def with_places(digest: Column, source: Sequence[Column]) -> Column:
-    """The digests, each with its place among equal records of the same source in the task: ``1f``, ``1f-1``, ``1f-2``.
+    """Digests with the index among equal records of the same source in the task: ``1f``, ``1f-1``, ``1f-2``.
 
-    The rows go through a Python worker, in their order.
+    The rows pass through a Python worker in order.
     """
     number: Any = arrow_udf(_numbered, StringType())  # type: ignore[call-overload]
-    # Spark may evaluate what it takes for deterministic twice, and would count twice.
+    # Nondeterministic: Spark may evaluate a deterministic column twice, which would count twice.
     column: Column = number.asNondeterministic()(F.concat_ws(" ", digest, *(one.cast("string") for one in source)))
     return column
 
 
 def _numbered(arrays: Iterator[pa.Array]) -> Iterator[pa.Array]:
-    """Of a task: of each name the digest that it begins with, and its place."""
+    """Returns for each name the digest at its beginning, and its index."""
     places = _Places()
     for names in arrays:
         numbered = [(name[:_HEADER_DIGITS], places.next(name)) for name in names.to_pylist()]
         yield pa.array([f"{digest}-{place}" if place else digest for digest, place in numbered], pa.string())
 
 
-# Spark reads there what goes in and comes out.
+# Spark reads the types of the function from its annotations.
 _numbered.__annotations__ = {"arrays": Iterator[pa.Array], "return": Iterator[pa.Array]}

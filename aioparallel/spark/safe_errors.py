@@ -1,7 +1,7 @@
-"""Errors whose text the JVM can get: the one door through which all of them leave a Python process of Spark's.
+"""Errors that the JVM can receive. All errors leave a Python process of Spark through this function.
 
-A worker writes the traceback to the JVM as UTF-8. Of a text that has none (a lone surrogate, as in the name of a file)
-it writes nothing, and the JVM waits for ever; one of many megabytes goes on to the driver and into its logs.
+A worker sends the traceback to the JVM as UTF-8. For text that cannot be encoded (a lone surrogate, as in the name of a
+file) it sends nothing, and the JVM waits for ever; many megabytes would be passed on to the driver and its logs.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["safe_errors"]
 
 @contextlib.contextmanager
 def safe_errors() -> Iterator[None]:
-    """Raises what is raised within, or TaskFailed with its text where that cannot be written as it is."""
+    """Passes errors on, or raises TaskFailed with their text if it cannot be sent unchanged."""
     try:
         yield
     except GeneratorExit:
         raise
     except BaseException as error:
-        text = "".join(traceback.format_exception(error))  # what the worker would write
+        text = "".join(traceback.format_exception(error))  # as the worker sends it
         safe = writable(text)
         if safe == text:
             raise
-        raise TaskFailed(f"{writable(text_of(error), MAX_TEXT // 2)}\n\nAs it was raised:\n{safe}") from None
+        raise TaskFailed(f"{writable(text_of(error), MAX_TEXT // 2)}\n\nOriginal error:\n{safe}") from None

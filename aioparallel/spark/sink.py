@@ -1,8 +1,8 @@
-"""A sink: an async handler for each row written, for side effects (``df.write``, ``df.writeStream``).
+"""A sink that calls an async handler for each written row, for side effects (``df.write``, ``df.writeStream``).
 
-Each row goes through once for each action: unlike a column, nothing is evaluated again for another one, and no
-``limit`` stops it in the middle. A failed task and a failed micro-batch are repeated, so each row has an idempotency
-key (:mod:`aioparallel.spark.row_names`).
+Each action handles each row once: unlike a column, rows are not evaluated again for another action, and no ``limit``
+stops them. Failed tasks and micro-batches are repeated, so each row has an idempotency key
+(:mod:`aioparallel.spark.row_names`).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _ADVICE: Final = 'the option on_error="skip" goes on without it'
 
 
 def register_sink(spark: SparkSession) -> None:
-    """Make ``format("aioparallel")`` known to this session.
+    """Register ``format("aioparallel")`` in this session.
 
     ::
 
@@ -54,25 +54,25 @@ def register_sink(spark: SparkSession) -> None:
         options = {"handler": "shop.calls:notify", "key": "customer", "id": "order"}
         df.write.format("aioparallel").options(**options).mode("append").save()
 
-    Options, all of them text:
+    Options, all as text:
 
-    ``handler``: ``module:function``, an async function of a :class:`SinkRow`; what it returns is not looked at. The
-    module is imported on the driver and on the executors.
-    ``key``: columns, separated by commas: rows of equal keys within a partition run one after the other.
-    ``id``: columns that together identify a row, for its idempotency key; ``none`` where the service needs no keys.
-    Needed unless the rows have ``topic``, ``partition`` and ``offset`` as :func:`read_topic` gives them.
-    ``max_concurrency``: handlers at once in each task (100); or ``job_concurrency`` and ``tasks``.
-    ``max_buffered``: rows read ahead in each task (10,000), ``max_buffered_bytes``: of memory (64 MiB).
+    ``handler``: ``module:function``, an async function of a :class:`SinkRow`, whose result is ignored. Driver and
+    executors import the module.
+    ``key``: columns, separated by commas: rows with equal keys within a partition run one after the other.
+    ``id``: columns that together identify a row, for its idempotency key; ``none`` if the service needs no keys.
+    Required unless the rows have ``topic``, ``partition`` and ``offset`` of :func:`read_topic`.
+    ``max_concurrency``: most handlers at once in each task (100); or ``job_concurrency`` and ``tasks``.
+    ``max_buffered``: rows read ahead in each task (10,000); ``max_buffered_bytes``: their memory (64 MiB).
     ``timeout``: seconds for each attempt (none).
-    ``attempts``: calls of the handler for a row that fails (3), those that raise RetryLater too.
+    ``attempts``: most calls of the handler for a row (3), including those that raise RetryLater.
     ``on_error``: ``raise`` (the task fails) or ``skip``.
-    ``resources``: ``module:name`` of a dict of functions that make async context managers.
+    ``resources``: ``module:name`` of a dict of functions that return async context managers.
     """
     spark.dataSource.register(AioparallelDataSource)
 
 
 class SinkRow(dict[str, Any]):
-    """A row as a sink's handler gets it."""
+    """A row for a sink's handler."""
 
     __slots__ = ("_name",)
 
@@ -80,15 +80,14 @@ class SinkRow(dict[str, Any]):
 
     @property
     def idempotency_key(self) -> str:
-        """The same when the row comes again, because a task or a micro-batch was repeated, and in a new process.
+        """Identifies the row when a task or a micro-batch is repeated, also in a new process.
 
-        Of the columns of the option ``id``, which identify the row: rows that are equal in them have one key. Or of
-        ``topic``, ``partition`` and ``offset``, a digest of all values, and the place among rows of the task that are
-        equal in all of them. Where a value is another one each time (``now()``, ``rand()``) the key is, too.
-        Raises ConfigurationError with ``id="none"``.
+        Made from the columns of the option ``id``: rows that are equal in them share a key. Or from ``topic``,
+        ``partition`` and ``offset``, a digest of all values, and the index among equal rows of the task; if a value
+        changes each time (``now()``, ``rand()``), so does the key. Raises ConfigurationError with ``id="none"``.
         """
         if not isinstance(self._name, str):
-            raise ConfigurationError("id", "none", "rows have no keys with it: name the columns that identify a row")
+            raise ConfigurationError("id", "none", "gives rows no keys: name the columns that identify a row")
         return self._name
 
     def fresh(self) -> SinkRow:
@@ -100,7 +99,7 @@ class SinkRow(dict[str, Any]):
 
 @dataclass(frozen=True)
 class Written(WriterCommitMessage):
-    """What a task has done."""
+    """The result of a task."""
 
     partition: int
     rows: int
@@ -108,17 +107,17 @@ class Written(WriterCommitMessage):
 
 
 class AioparallelDataSource(DataSource):
-    """``format("aioparallel")``, for writing. See :func:`register_sink`."""
+    """``format("aioparallel")`` for writing, see :func:`register_sink`."""
 
     @classmethod
     def name(cls) -> str:
-        """In ``format(...)``."""
+        """The name for ``format(...)``."""
         return "aioparallel"
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Raises ConfigurationError for a wrong option, on the driver."""
         if overwrite:
-            raise ConfigurationError("mode", "overwrite", 'calls cannot be taken back: use mode("append")')
+            raise ConfigurationError("mode", "overwrite", 'calls cannot be undone: use mode("append")')
         with safe_errors():
             return _BatchWriter(_Plan.of(self.options, schema))
 
@@ -130,7 +129,7 @@ class AioparallelDataSource(DataSource):
 
 @dataclass(frozen=True)
 class _Plan:
-    """What the executors get: names, because a handler given by name is found there again."""
+    """Sent to the executors."""
 
     shipment: Shipment[SinkRow, object]
     keys: tuple[str, ...]
@@ -170,7 +169,7 @@ class _Plan:
         return cls(Shipment.of(work), keys, Naming.of(given, schema))
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        """Of a task."""
+        """Run a task."""
         partition = partition_number()
         rows = _Rows(RowNames(self.naming))
         label = RowLabel(partition, self.keys)
@@ -181,7 +180,7 @@ class _Plan:
 
 
 class _Key:
-    """The key of a row that has a name; a row without one fails here, before its handler is called."""
+    """The key of a row. Raises for a row without a name, so it fails before its handler is called."""
 
     def __init__(self, key: LaneKey[Any]) -> None:
         self._key = key
@@ -193,7 +192,7 @@ class _Key:
 
 
 class _NoValues:
-    """A batch handler whose values nobody looks at."""
+    """Ignores the results of a batch handler."""
 
     def __init__(self, handler: Callable[[Any], Awaitable[object]]) -> None:
         self._handler = handler
@@ -204,7 +203,7 @@ class _NoValues:
 
 
 class _Rows:
-    """Rows with their idempotency keys."""
+    """Adds names to rows."""
 
     def __init__(self, names: RowNames) -> None:
         self._names = names
@@ -229,7 +228,7 @@ class _BatchWriter(DataSourceArrowWriter):
             return self._plan.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _tell("batch write", messages)
+        _log_commit("batch write", messages)
 
 
 class _StreamWriter(DataSourceStreamArrowWriter):
@@ -241,10 +240,10 @@ class _StreamWriter(DataSourceStreamArrowWriter):
             return self._plan.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
-        _tell(f"batch {batchId}", messages)
+        _log_commit(f"batch {batchId}", messages)
 
 
-def _tell(unit: str, messages: list[WriterCommitMessage | None]) -> None:
+def _log_commit(unit: str, messages: list[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, Written)]
     rows, skipped = sum(one.rows for one in written), sum(one.skipped for one in written)
     logger.info("%s: %d rows written, %d left out", unit, rows, skipped, extra={"action": "sink_committed"})

@@ -1,10 +1,10 @@
-"""How far a stream of Spark is: batches, and committed offsets by topic and partition, from its checkpoint.
+"""The progress of a Spark stream from its checkpoint: batches, and committed offsets by topic and partition.
 
   python -m aioparallel.spark.status checkpoints/work
   python -m aioparallel.spark.status checkpoints/work --bootstrap-servers localhost:9092
 
-With the second one the lag, too: Spark commits to no group, so what shows the lag of groups does not show it. The
-stream may run meanwhile. Of a declared pipeline: STORAGE/_checkpoints/SINK/FLOW/0.
+The second one also shows the lag: Spark commits to no group, so tools for the lag of groups do not show it. The stream
+may be running. For a declared pipeline: STORAGE/_checkpoints/SINK/FLOW/0.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Print the status of a checkpoint. Leaves with code 1 and a sentence when it cannot."""
+    """Print the status of a checkpoint. On failure prints a sentence and exits with code 1."""
     parser = argparse.ArgumentParser(
         prog="python -m aioparallel.spark.status",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("checkpoint", help="directory or URI, as given to checkpointLocation")
-    parser.add_argument("--bootstrap-servers", help="ask there for the ends of the logs, host:port")
+    parser.add_argument("--bootstrap-servers", help="the cluster to ask for end offsets, host:port")
     parser.add_argument("--json", action="store_true", help="one JSON object, for other programs")
     options = parser.parse_args(arguments)
     try:
@@ -56,10 +56,10 @@ def show(status: CheckpointStatus, console: Console) -> None:
     """A line for the batches, and a table of the partitions."""
     ended = "no batch has ended" if status.batch is None else f"batch {status.batch} has ended"
     going = "none is open" if status.open_batch is None else f"batch {status.open_batch} is open"
-    at = f", begun {status.planned_at:%Y-%m-%d %H:%M:%S} UTC" if status.planned_at else ""
+    at = f", started {status.planned_at:%Y-%m-%d %H:%M:%S} UTC" if status.planned_at else ""
     console.print(f"Query {status.query}: {ended}, {going}{at}", highlight=False, soft_wrap=True)
     if status.other_sources:
-        console.print(f"{status.other_sources} more sources are no topics of Kafka", highlight=False)
+        console.print(f"{status.other_sources} more sources are not Kafka", highlight=False)
     table = Table("Source", "Topic")
     for name in ("Partition", "Committed", "Open until", "End", "Lag"):
         table.add_column(name, justify="right")

@@ -1,8 +1,8 @@
-"""One task of Spark: its rows through the event loop of its Python worker.
+"""Runs the rows of one Spark task on the event loop of its Python worker.
 
-A worker runs one task after the other, across micro-batches too, in one process (``spark.python.worker.reuse``): so do
-its event loop, in a thread of its own, and what handlers share. The input is read by another thread, because it blocks,
-and results are taken by the task's own.
+A worker runs tasks one after the other, also of several micro-batches, in one process (``spark.python.worker.reuse``).
+So its event loop, in a thread of its own, and the resources of handlers are kept as well. Another thread reads the
+input, as reading blocks, and the task's own thread takes the results.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from aioparallel.spark.values import fresh
 
 __all__ = ["Shipment", "check_returns", "partition_number"]
 
-# Seconds from one sign of life for the JVM to the next.
-_PULSE = 0.1
+# Seconds between two signs of life for the JVM.
+_SIGN_OF_LIFE = 0.1
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -42,15 +42,15 @@ R = TypeVar("R")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shipment(Generic[T, R]):
-    """Work that goes to the executors. Made on the driver."""
+    """Work for the executors; made on the driver."""
 
     work: Work[T, R]
     scope: str
-    """Names what is opened for it: the same in each task, and wherever the same resources are asked for."""
+    """Names its resources: the same in each task, and for other work with the same resources."""
 
     @classmethod
     def of(cls, work: Work[T, R]) -> Shipment[T, R]:
-        """Raises ConfigurationError for what cannot be sent."""
+        """Raises ConfigurationError for parts that cannot be pickled."""
         packed = {}
         for name, part in (
             ("handler", work.handler),
@@ -68,21 +68,22 @@ class Shipment(Generic[T, R]):
                 raise ConfigurationError(
                     name,
                     part,
-                    f"cannot be sent to the executors ({error}): what is open stays here; open it there, "
-                    'with resources={"http": lambda: Client(...)}, and reach it with resource("http")',
+                    f"cannot be sent to the executors ({error}): open objects cannot leave this process; open them "
+                    'there, with resources={"http": lambda: Client(...)} and resource("http") in the handler',
                 ) from error
         return cls(work, hashlib.sha256(packed["resources"]).hexdigest())
 
     def run(self, lists: Iterable[Sequence[T]], label: Label) -> Generator[Sized[Outcome[T, R]], None, None]:
-        """The outcomes of all items, some at a time. On the executor.
+        """Yields lists of outcomes until all items are done. On the executor.
 
-        Before the first item, and ten times a second, it gives an empty list: write what you have, or something
-        without rows. A JVM that has ended the task closes the connection at that, and then all that runs is cancelled.
+        Before the first item, and ten times a second, it yields an empty list: the caller should then write what it
+        has, or an empty batch. If the JVM has ended the task, it closes the connection at that write, and everything
+        that runs is cancelled.
 
-        Raises what opening a resource raises, what iterating ``lists`` raises when all before has ended, and the error
-        of an item that ends it all.
+        Raises errors of opening a resource, errors of iterating ``lists`` once all items before have ended, and the
+        error of an item that ends everything.
         """
-        # What a handler has changed is neither tried again nor called the input.
+        # Each attempt gets a copy, so that handlers may change it.
         work = dataclasses.replace(self.work, label=label, copy=fresh)
         thread = LoopThread.of_this_process()
         with _fewer_collections(work.handling.max_concurrency):
@@ -92,7 +93,7 @@ class Shipment(Generic[T, R]):
                 thread.call(watch.begin)
                 due = time.monotonic()
                 try:
-                    yield Sized((), 0)  # pyarrow imports pandas for the first array: not while handlers run
+                    yield Sized((), 0)  # pyarrow imports pandas for the first array, which blocks: before handlers run
                     reading = _Reading(flow, lists)
                     while (outcomes := flow.take(max(0.0, due - time.monotonic()))) is None or outcomes:
                         if outcomes:
@@ -101,14 +102,14 @@ class Shipment(Generic[T, R]):
                             yield Sized((), 0)
                             if connection is not None:
                                 connection.outfile.flush()
-                            due = time.monotonic() + _PULSE
+                            due = time.monotonic() + _SIGN_OF_LIFE
                 finally:
                     watch.end()
                     with contextlib.suppress(LoopThreadEnded):
                         flow.close()
                     if (end.has_come or _ends_with_its_task()) and thread.is_idle:
                         thread.close()
-        reading.join()  # it has ended: nobody else ends the input
+        reading.join()  # it has reached the end of the input
         if reading.failure is not None:
             raise reading.failure
 
@@ -119,12 +120,12 @@ def _abandon(flow: ThreadedFlow[Any, Any]) -> None:
 
 
 def _ends_with_its_task() -> bool:
-    """Whether this is a Python worker that Spark does not keep: nothing is told of its end."""
+    """Whether this Python worker is not reused by Spark, so that it is not told of its end."""
     return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
 
 
 class _Collections:
-    """How often this process looks for garbage: others run in it before and after."""
+    """Settings of the garbage collector, shared by all tasks of the process."""
 
     lock: ClassVar = threading.Lock()
     tasks: ClassVar = 0
@@ -133,14 +134,14 @@ class _Collections:
 
 @contextlib.contextmanager
 def _fewer_collections(handlers: int) -> Iterator[None]:
-    """While handlers run, each with objects that live as long as it does: otherwise they are looked at again and again
-    (a third of the time with 500 in flight)."""
+    """Raise the collector's threshold while handlers run: their objects live as long as they do and would be checked
+    again and again (a third of the time with 500 in flight)."""
     with _Collections.lock:
         if not _Collections.tasks:
             _Collections.before = gc.get_threshold()
         _Collections.tasks += 1
         young, middle, old = gc.get_threshold()
-        if young:  # 0: somebody has switched it off
+        if young:  # 0: collection is disabled
             gc.set_threshold(max(young, 20_000, 5 * handlers), middle, old)
     try:
         yield
@@ -152,7 +153,7 @@ def _fewer_collections(handlers: int) -> Iterator[None]:
 
 
 class _Reading(threading.Thread):
-    """Feeds a flow what it reads."""
+    """Reads the input and feeds a flow."""
 
     def __init__(self, flow: ThreadedFlow[T, Any], lists: Iterable[Sequence[T]]) -> None:
         super().__init__(name="aioparallel-reading", daemon=True)
@@ -175,17 +176,17 @@ class _Reading(threading.Thread):
         try:
             self._flow.feed(items)
         except BaseException:
-            return False  # the flow is over: its reader knows why
+            return False  # the flow has ended, and its reader knows why
         return True
 
 
 def check_returns(option: str, handler: object) -> None:
-    """Raises ConfigurationError for a handler that yields: a row has one result."""
+    """Raises ConfigurationError for an async generator: a row has one result."""
     if inspect.isasyncgenfunction(handler):
         raise ConfigurationError(option, handler, "must return one result, this one yields")
 
 
 def partition_number() -> int:
-    """Of the task that runs; 0 outside of one."""
+    """The partition of the running task; 0 outside of one."""
     context = TaskContext.get()
     return 0 if context is None else context.partitionId()

@@ -1,9 +1,9 @@
-"""The end of a task that Spark ends early, as its Python worker can notice it: the JVM closes its end of their socket.
+"""Detects in a Python worker that Spark has ended its task early: the JVM closes its end of their socket.
 
-Spark tells a Python worker nothing when a query is stopped, a job is cancelled, ``limit`` has its rows, or another
-attempt was quicker. The JVM's thread of a cancelled task looks at its interruption only when it can read or write
+Spark does not notify a Python worker when a query is stopped, a job is cancelled, ``limit`` has its rows, or another
+attempt was faster. The JVM's thread of a cancelled task checks its interruption only when it can read or write
 (``BasePythonRunner.ReaderInputStream`` of Spark 4.2), else after some seconds (``spark.python.task.killTimeout``). So
-the worker also has to write something now and then.
+the worker must also write something now and then.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from typing import IO, Final, NamedTuple, Self
 
 __all__ = ["Connection", "TaskEnd", "connection_to_jvm"]
 
-# What poll() tells of a socket that its peer has closed. Data that can be read is no matter.
+# Events of poll() for a socket that the peer has closed; not those for readable data.
 _CLOSED: Final = getattr(select, "POLLRDHUP", 0) | getattr(select, "POLLHUP", 0) | getattr(select, "POLLERR", 0)
 
 
 class Connection(NamedTuple):
-    """By which a Python worker hears of its JVM, and the JVM of it."""
+    """The streams between a Python worker and its JVM."""
 
     infile: IO[bytes]
     outfile: IO[bytes]
 
 
 def connection_to_jvm() -> Connection | None:
-    """Of this Python worker; None outside of one.
+    """The connection of this Python worker; None outside of one.
 
-    PySpark keeps it to itself: these are local variables of ``main(infile, outfile)`` of its workers, in the main
-    thread.
+    PySpark does not publish it: these are local variables of ``main(infile, outfile)`` in the main thread of a worker.
     """
     frame: FrameType | None = sys._current_frames().get(threading.main_thread().ident or 0)
     while frame is not None:
@@ -46,16 +45,16 @@ def connection_to_jvm() -> Connection | None:
 
 
 class TaskEnd:
-    """Calls ``tell``, in a thread of its own, when the JVM closes the connection within the block.
+    """Calls ``tell`` in a thread of its own when the JVM closes the connection within the block.
 
-    It does not where the connection has no file descriptor: what a worker writes fails there soon after.
+    It does not if the connection has no file descriptor; writes of the worker fail soon there.
     """
 
     def __init__(self, connection: Connection | None, tell: Callable[[], object]) -> None:
         self._tell = tell
         self._thread: threading.Thread | None = None
         self.has_come = False
-        """Whether it has closed it."""
+        """Whether the JVM has closed the connection."""
         descriptor = _descriptor_of(connection)
         if descriptor is None or not hasattr(select, "poll"):
             return

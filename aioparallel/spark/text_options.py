@@ -1,4 +1,4 @@
-"""Options of a data source: text by name, checked."""
+"""Parses and checks the options of the sink, which are all text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
 
 
 class TextOptions:
-    """The options as text, checked."""
+    """The options by name."""
 
     def __init__(self, options: Mapping[str, str], columns: list[str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -42,11 +42,11 @@ class TextOptions:
                 )
 
     def text(self, name: str, default: str) -> str:
-        """As it is."""
+        """The text itself."""
         return self._options.get(name, default)
 
     def count(self, name: str) -> int | None:
-        """A whole number of at least 1; None: it is not given."""
+        """A whole number from 1; None if not given."""
         text = self._options.get(name)
         if text is None:
             return None
@@ -55,7 +55,7 @@ class TextOptions:
         return int(text)
 
     def seconds(self, name: str) -> float | None:
-        """More than none; None: it is not given."""
+        """A positive number of seconds; None if not given."""
         text = self._options.get(name)
         if text is None:
             return None
@@ -67,7 +67,7 @@ class TextOptions:
         return found
 
     def columns(self, name: str) -> tuple[str, ...]:
-        """Names, separated by commas, each a column."""
+        """Names of columns, separated by commas."""
         names = tuple(one.strip() for one in self._options.get(name, "").split(",") if one.strip())
         for one in names:
             if one not in self._columns:
@@ -75,7 +75,7 @@ class TextOptions:
         return names
 
     def imported(self, name: str) -> Any:
-        """What ``module:name`` names."""
+        """The object that ``module:name`` names."""
         text = self._options.get(name)
         if text is None:
             raise ConfigurationError(name, None, 'is needed: "module:function"')
@@ -90,13 +90,14 @@ class TextOptions:
             raise ConfigurationError(
                 name,
                 text,
-                f"cannot be imported: {error}. Spark plans in a Python process of its own, where a script's folder is "
-                "not on the path: install the module, or add it by spark.addArtifacts(..., pyfile=True) or PYTHONPATH",
+                f"cannot be imported: {error}. Spark plans in a Python process of its own, in which a script's folder "
+                "is not on the path: install the module, or add it by spark.addArtifacts(..., pyfile=True), or by "
+                "PYTHONPATH",
             ) from error
         return found
 
     def resources(self) -> Mapping[str, Resource]:
-        """A dict of functions that make async context managers."""
+        """A dict of functions that return async context managers."""
         if "resources" not in self._options:
             return {}
         found: Mapping[str, Resource] = self.imported("resources")

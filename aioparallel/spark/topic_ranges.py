@@ -1,4 +1,4 @@
-"""Whether a range of a topic is there: Spark tells it late, in Java's words, or reads something else."""
+"""Checks whether a range of a topic exists: Spark reports that late, in Java's words, or reads something else."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _SHOWN: Final = 5
 
 
 class TopicRange(NamedTuple):
-    """From ``starting`` up to ``ending``, in the logs that there are."""
+    """A range from ``starting`` to ``ending`` in existing logs."""
 
     starting: Position
     ending: Position
     logs: Mapping[str, Mapping[int, Log]]
     may_be_gone: bool = False
-    """Whether offsets below the start of a log are passed over, as with ``failOnDataLoss=False``."""
+    """Whether deleted offsets are skipped, as with ``failOnDataLoss=False``."""
 
     def findings(self) -> list[str]:
-        """What is wrong with the offsets and partitions that are named, a sentence each, with what to do."""
+        """What is wrong with the given offsets and partitions, a sentence each with what to do."""
         return [
             finding
             for bound in _BOUNDS
@@ -37,7 +37,7 @@ class TopicRange(NamedTuple):
         ]
 
     def times_to_ask(self) -> dict[TopicPartition, int]:
-        """Timestamps whose offsets :meth:`exchanged` needs: of a partition with a time at one end and an offset at the
+        """Timestamps whose offsets :meth:`exchanged` needs: of partitions with a time as one bound and an offset as the
         other."""
         times = {}
         for partition, places in self._pairs():
@@ -47,8 +47,8 @@ class TopicRange(NamedTuple):
         return times
 
     def exchanged(self, found: Mapping[TopicPartition, int | None]) -> list[str]:
-        """The partitions that would end before they start. ``found``: the offsets of :meth:`times_to_ask`, None for a
-        time behind the last record."""
+        """The partitions that would end before they start. ``found``: the offsets for :meth:`times_to_ask`; None for a
+        time after the last record."""
         findings = []
         for partition, places in self._pairs():
             end = self.logs[partition.topic][partition.partition].end
@@ -60,7 +60,7 @@ class TopicRange(NamedTuple):
                     for place in places
                 )
                 findings.append(
-                    f"ending of {partition} is {ending}, before starting, {starting}: exchange them, or take others"
+                    f"ending of {partition} is {ending}, before starting, {starting}: exchange them, or choose others"
                 )
         return findings
 
@@ -69,31 +69,31 @@ class TopicRange(NamedTuple):
         if missing := sorted(there.keys() - places.keys()):
             example = '"earliest" reads from the beginning' if bound == "starting" else '"latest" reads up to the end'
             yield (
-                f"{bound} says nothing of {_names(topic, missing)}: name all {len(there)} partitions of {topic}; "
-                f"an offset or a time for each, or, beside offsets, {example}"
+                f"{bound} does not name {_names(topic, missing)}: name all {len(there)} partitions of {topic}; "
+                f"give an offset or a time for each, or, together with offsets, {example}"
             )
         if unknown := sorted(places.keys() - there.keys()):
-            yield f"{bound} names {_names(topic, unknown)}, and {topic} has {len(there)} partitions: leave it out"
+            yield f"{bound} names {_names(topic, unknown)}, but {topic} has {len(there)} partitions: leave it out"
 
     def _offsets(self, bound: Bound, topic: str, places: Mapping[int, object]) -> Iterator[str]:
         for partition, log in self.logs[topic].items():
             place = places.get(partition)
             if not isinstance(place, int):
                 continue
-            said = f"{bound} of {topic}-{partition} is offset {place}"
+            prefix = f"{bound} of {topic}-{partition} is offset {place}"
             if place > log.end:
-                what = "nothing is there yet" if bound == "starting" else '"latest" reads up to there'
-                yield f"{said}, and the log ends at {log.end}: {what}"
+                what = "there is nothing to read yet" if bound == "starting" else '"latest" reads up to there'
+                yield f"{prefix}, but the log ends at {log.end}: {what}"
             elif place < log.beginning and not self.may_be_gone:
                 what = '"earliest" reads from there' if bound == "starting" else "nothing is left of this range"
-                yield f"{said}, and the log starts at {log.beginning}, what was before is deleted: {what}"
+                yield f"{prefix}, but the log starts at {log.beginning}, earlier records are deleted: {what}"
 
     def _named(self, bound: Bound) -> Mapping[str, Mapping[int, object]]:
         position = self.starting if bound == "starting" else self.ending
         return position if isinstance(position, Mapping) else {}
 
     def _pairs(self) -> Iterator[tuple[TopicPartition, tuple[object, object]]]:
-        """Where each partition starts and ends, as it is given."""
+        """Starting and ending of each partition, as given."""
         for topic, log in self.logs.items():
             for partition in log:
                 yield (

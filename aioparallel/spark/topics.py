@@ -1,4 +1,4 @@
-"""Topics as DataFrames: Spark's own Kafka source and sink, with the options that keep records and their order.
+"""Topics as DataFrames: Spark's Kafka source and sink, with options that keep records and their order.
 
 They work over Spark Connect too, and :func:`read_topic` and :func:`sink_options` in declared pipelines::
 
@@ -58,7 +58,7 @@ _WRITING: Final = {
     "kafka.bootstrap.servers": "use bootstrap_servers",
     "topic": "name the topic",
 }
-"""Spark's options, which know no upper and lower case, that are not for ``options``, and what to do instead."""
+"""Spark's options (case-insensitive) that are refused in ``options``, and what to use instead."""
 
 
 def read_topic(
@@ -75,29 +75,29 @@ def read_topic(
     keep_key_order: bool = True,
     options: Mapping[str, object] | None = None,
 ) -> DataFrame:
-    """One topic or several through Spark's Kafka source: columns key and value (bytes), topic, partition, offset,
-    timestamp, timestampType, headers (NULL for a record that has none).
+    """Read one or more topics through Spark's Kafka source: columns key and value (binary), topic, partition, offset,
+    timestamp, timestampType, headers (NULL for a record without headers).
 
-    ``streaming``: a stream, or a batch of what is there.
+    ``streaming``: a stream, or a batch of existing records.
     ``starting``: "earliest" (default), "latest" (streams only), a datetime with time zone (the first record at or after
-    it), or offsets or datetimes for **all** partitions, ``{"raw": {0: 1_000, 1: "earliest"}}``. A stream heeds it only
-    when its checkpoint is new, and for partitions that are added later begins at the earliest record.
-    ``ending``: the same, of a batch: its records come before it. Default: "latest". Not for streams.
-    ``past_the_end``: what a starting time after the last record does: "error" (default) or "latest", begin at the end.
-    ``per_trigger``: at most so many offsets for each micro-batch, over all partitions and rounded down for each. A
-    crash repeats up to one micro-batch, so this bounds duplicates. Default: all there is. Streams only.
+    it), or offsets or datetimes for **all** partitions: ``{"raw": {0: 1_000, 1: "earliest"}}``. A stream uses it only
+    with a new checkpoint; partitions added later are read from their earliest record.
+    ``ending``: the end of a batch in the same form, exclusive. Default: "latest". Not for streams.
+    ``past_the_end``: what a starting time after the last record does: "error" (default), or "latest": begin at the end.
+    ``per_trigger``: most offsets in a micro-batch, over all partitions and rounded down for each. A crash repeats up to
+    one micro-batch, so this limits duplicates. Default: no limit. Streams only.
     ``isolation``: "read_committed" (default) hides records of aborted and open transactions; Spark's own default shows
     them.
-    ``keep_key_order``: True refuses ``minPartitions`` and ``maxRecordsPerPartition``: they have one partition read by
-    several tasks at once, and records of one key overtook each other (4,404 of 50,000 were out of order).
-    ``options``: more of Spark's source by their names there, as in ``{"failOnDataLoss": False}``; consumer properties
-    with ``kafka.`` before them. Spark assigns partitions itself and commits to no group.
+    ``keep_key_order``: True refuses ``minPartitions`` and ``maxRecordsPerPartition``. They let several tasks read a
+    partition at once, and records of one key overtake each other (4,404 of 50,000 were out of order).
+    ``options``: further options of Spark's source by their names: ``{"failOnDataLoss": False}``; consumer properties
+    with the prefix ``kafka.``. Spark assigns partitions itself and commits to no group.
 
-    Times count to the microsecond; timestamps of records are whole milliseconds.
+    Times are exact to the microsecond; timestamps of records are whole milliseconds.
 
     Raises ConfigurationError for a wrong option, and CheckFailed for a session without the connector (see
-    :func:`kafka_jars`). Spark raises for what it finds out later: no such topic, a timestamp past the end;
-    :func:`check` tells these beforehand.
+    :func:`kafka_jars`). Spark raises later for missing topics and timestamps past the end; :func:`check` finds these
+    beforehand.
     """
     names = topic_names(topics)
     given = _given(options, _READING)
@@ -162,25 +162,24 @@ def write_topic(
     index: ColumnOrName | None = None,
     options: Mapping[str, object] | None = None,
 ) -> StreamingQuery | None:
-    """Write a DataFrame to a topic: a batch at once, or a stream, started, by the query that is returned.
+    """Write a DataFrame to a topic: a batch at once; a stream is started, and its query returned.
 
-    ``df``: its column ``value``, and ``key`` and ``headers`` if it has them, are written and nothing else; value and
-    key are strings (UTF-8) or bytes. Records with a key go to the partition that murmur2 of its bytes says, as from
-    Java's and aiokafka's producers (librdkafka needs ``partitioner=murmur2_random`` for that); so with as many
-    partitions as the source has, and the key unchanged, records stay in the partition of their number.
-    ``source``: where the frame has topic, partition and offset as :func:`read_topic` gives them, they are added to the
-    original headers, with a digest of the record and its place among equal ones, or with ``index``, a column that
-    numbers the records made of one; see :func:`outgoing`. In real-time mode equal ones have no places.
-    ``checkpoint``: the directory of a stream's checkpoint; a batch has none.
-    ``trigger``: of a stream, as in ``{"availableNow": True}``, ``{"processingTime": "10 seconds"}``,
-    ``{"realTime": "5 minutes"}``. Default: the next micro-batch as soon as the one before has ended.
+    ``df``: its column ``value``, and ``key`` and ``headers`` if present, are written; they are strings (UTF-8) or
+    binary. The partition is murmur2 of the key, like in Java's and aiokafka's producers (librdkafka needs
+    ``partitioner=murmur2_random`` for that). So with an unchanged key and as many partitions as the source, records
+    keep their partition number.
+    ``source``: whether to add source headers, if the frame has topic, partition and offset of :func:`read_topic`. They
+    get a digest of the record and its index among equal ones, or ``index``: a column that numbers the records derived
+    from one; see :func:`outgoing`. In real-time mode there is no index among equal ones.
+    ``checkpoint``: the checkpoint directory of a stream; None for a batch.
+    ``trigger``: of a stream: ``{"availableNow": True}``, ``{"processingTime": "10 seconds"}``,
+    ``{"realTime": "5 minutes"}``. Default: the next micro-batch follows at once.
     ``query_name``: of a stream, for listeners and logs.
-    ``options``: more of Spark's sink by their names there; producer properties with ``kafka.`` before them.
+    ``options``: further options of Spark's sink by their names; producer properties with the prefix ``kafka.``.
 
-    At least once: a failed batch, and a micro-batch after a crash, are written again in part; see
-    :func:`source_headers`. It looks at the frame's schema, so it is not for query functions of declared pipelines:
-    there :func:`sink_options` and :func:`outgoing`. Raises ConfigurationError, and CheckFailed for a session
-    without the connector.
+    At least once: after a failure a batch or micro-batch is partly written again; see :func:`source_headers`. It reads
+    the frame's schema, so it cannot be used in query functions of declared pipelines: use :func:`sink_options` and
+    :func:`outgoing` there. Raises ConfigurationError, and CheckFailed for a session without the connector.
     """
     sink = sink_options(topic, bootstrap_servers=bootstrap_servers, options=options)
     if df.isStreaming is not (checkpoint is not None):
@@ -198,7 +197,7 @@ def write_topic(
     if trigger is not None:
         writer = writer.trigger(**trigger)
         if is_real_time:
-            writer = writer.outputMode("update")  # the only one that Spark takes there
+            writer = writer.outputMode("update")  # the only one in real-time mode
     if query_name is not None:
         writer = writer.queryName(query_name)
     query: StreamingQuery
@@ -208,26 +207,27 @@ def write_topic(
 
 
 def sink_options(topic: str, *, bootstrap_servers: str, options: Mapping[str, object] | None = None) -> dict[str, str]:
-    """Options of Spark's Kafka sink: ``dp.create_sink(name, "kafka", sink_options(...))`` in a declared pipeline.
+    """Options of Spark's Kafka sink for declared pipelines: ``dp.create_sink(name, "kafka", sink_options(...))``.
 
-    ``options``: more of Spark's sink; producer properties with ``kafka.`` before them. Raises ConfigurationError.
+    ``options``: further options of Spark's sink; producer properties with the prefix ``kafka.``. Raises
+    ConfigurationError.
     """
     (name,) = topic_names(topic)
     return {**_given(options, _WRITING), "kafka.bootstrap.servers": _servers(bootstrap_servers), "topic": name}
 
 
 def _find_source(frame: DataFrame) -> None:
-    """Over Connect nothing looks for the connector before the schema is asked for."""
+    """Read the schema, because over Connect the connector is looked up only then."""
     try:
         _ = frame.schema
     except Exception as error:
-        # Query functions of declared pipelines may not ask; there it is told when the pipeline runs.
+        # Query functions of declared pipelines must not read it; there the error comes when the pipeline runs.
         if "ATTEMPT_ANALYSIS_IN_PIPELINE_QUERY_FUNCTION" not in str(error):
             raise
 
 
 def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None, real_time: bool) -> DataFrame:
-    """The columns to write, checked."""
+    """The columns to write. Raises ConfigurationError."""
     types = {field.name: field.dataType for field in df.schema}
     if "value" not in types:
         raise ConfigurationError("df", sorted(types), "must have a column value; see outgoing(key=..., value=...)")
@@ -243,7 +243,7 @@ def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None, real_ti
         source = False
         if given := [name for name in TOPIC_COLUMNS if name in types]:
             logger.warning(
-                "write_topic adds no source headers, so Deduplicate cannot leave out what Spark writes twice: of the "
+                "write_topic adds no source headers, so Deduplicate cannot recognise what Spark writes twice: of the "
                 "columns topic, partition and offset of read_topic there is %s; keep all three, or set source=False",
                 ", ".join(f"{name} {types[name].simpleString()}" for name in given),
                 extra={"action": "no_source_columns"},
@@ -252,14 +252,14 @@ def _records(df: DataFrame, *, source: bool, index: ColumnOrName | None, real_ti
         raise ConfigurationError(
             "index",
             index,
-            "numbers the records made of one, and needs its topic, partition and offset as read_topic "
-            "gives them: keep these columns, and source=True",
+            "numbers the records derived from one, and needs its topic, partition and offset of read_topic: keep these "
+            "columns, and source=True",
         )
     if index is not None:
         kind = df.select(index).schema[0].dataType
         if not isinstance(kind, IntegralType):
             raise ConfigurationError(
-                "index", index, f"is {kind.simpleString()}, and must be whole numbers from 0, as of posexplode"
+                "index", index, f"is {kind.simpleString()}, but must be whole numbers from 0, as from posexplode"
             )
     key, headers = (name if name in types else None for name in ("key", "headers"))
     return df.transform(outgoing(key=key, headers=headers, source=source, index=index, real_time=real_time))
@@ -303,12 +303,12 @@ def _refuse_splitting(given: Mapping[str, str]) -> None:
                 f"options {name}",
                 lowered[name.lower()],
                 "splits a partition between tasks, so that records of one key overtake each other; leave it out, give "
-                "the topic more partitions, or set keep_key_order=False where no order is needed",
+                "the topic more partitions, or set keep_key_order=False if order does not matter",
             )
 
 
 def topic_names(topics: str | Sequence[str]) -> list[str]:
-    """One name or several, as a list. Raises ConfigurationError for anything else."""
+    """One or more names as a list. Raises ConfigurationError."""
     given: object = topics
     names: list[object] = [given] if isinstance(given, str) else list(given) if isinstance(given, Iterable) else []
     if not names or not all(isinstance(name, str) and name and "," not in name for name in names):
@@ -319,7 +319,7 @@ def topic_names(topics: str | Sequence[str]) -> list[str]:
 def _servers(bootstrap_servers: str) -> str:
     given: object = bootstrap_servers
     if not isinstance(given, str) or ":" not in given:
-        raise ConfigurationError("bootstrap_servers", given, "must be host:port, several with commas between")
+        raise ConfigurationError("bootstrap_servers", given, "must be host:port, several separated by commas")
     return given
 
 

@@ -1,7 +1,7 @@
-"""Rows with values that Python cannot hold: each is a row that fails, and the others of its batch go on.
+"""Rows with values that Python cannot represent: such a row fails, and the others of its batch go on.
 
-Spark's texts are any bytes, its years go beyond 1 to 9999, and its maps may have a key twice. Arrow's batches become
-lists in one step, which is quick; only where that raises, the one row is looked for.
+Spark's strings may hold any bytes, its years exceed 1 to 9999, and its maps may have a key twice. An Arrow batch is
+converted to lists in one step, which is fast; only if that raises, the row is searched for.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SHOWN: Final = 60
 
 
 class Unreadable:
-    """In place of a row, or of the arguments of a call."""
+    """Replaces a row, or the arguments of a call."""
 
     __slots__ = ("columns", "error", "readable")
 
     def __init__(self, columns: Iterable[tuple[str | int, Any]], values_of: Callable[[Any], list[Any]]) -> None:
         self.columns: list[Any] = []
-        """As Arrow has them: arrays of one value."""
+        """The columns as Arrow arrays of one value."""
         self.readable: dict[str | int, Any] = {}
-        """Of the columns, or arguments, that Python can hold."""
+        """Columns or arguments that Python can represent."""
         wrong = []
         for name, column in columns:
             self.columns.append(column)
@@ -39,13 +39,13 @@ class Unreadable:
             except _UNREADABLE as error:
                 what = f"column {name!r}" if isinstance(name, str) else f"argument {name}"
                 wrong.append(f"{what} {_why(column, error)}")
-        self.error = UnreadableRow("; ".join(wrong) or "together, its values are more than Python can hold")
+        self.error = UnreadableRow("; ".join(wrong) or "Python cannot represent its values together")
 
 
 def readable_parts(
     given: T, count: int, part: Callable[[T, int, int], T], read: Callable[[T], list[Any]]
 ) -> Iterator[list[Any] | T]:
-    """The rows of ``given``, some at a time, and in the place of each that cannot be read that row alone."""
+    """Yields the rows of ``given`` in lists, and for each row that cannot be read that row alone."""
     try:
         rows = read(given)
     except MemoryError:
@@ -62,7 +62,7 @@ def readable_parts(
 
 
 class LaneKey(Generic[T]):
-    """The key of an item, the same for all that Spark holds equal."""
+    """The key of an item, equal for values that Spark holds equal."""
 
     __slots__ = ("key", "one_lane")
 
@@ -71,19 +71,19 @@ class LaneKey(Generic[T]):
         self.one_lane = one_lane
 
     def __call__(self, item: T | Unreadable) -> Hashable:
-        """Raises UnreadableRow: so such an item fails before its handler is called."""
+        """Raises UnreadableRow, so such an item fails before its handler is called."""
         if type(item) is Unreadable:
             raise item.error
         if self.key is None:
             return None
-        key = self.key(item)  # type: ignore[arg-type]  # for each row: no cast
+        key = self.key(item)  # type: ignore[arg-type]  # called for each row: no cast
         return key if type(key) is str else self.one_lane(key)
 
 
 def _why(column: Any, error: Exception) -> str:
     if isinstance(error, UnicodeDecodeError):
         found = f"{error.object!r:.{_SHOWN}}"
-        return f"is text that is no UTF-8, {found}: take it as binary, or through F.make_valid_utf8"
+        return f"is text that is not UTF-8, {found}: read it as binary, or through F.make_valid_utf8"
     if isinstance(error, KeyError):
-        return "is a map with a key twice, which a dict cannot be: F.map_entries makes an array of it"
-    return f"is a value of {column.type} that Python cannot hold ({error}): cast it to a string"
+        return "is a map with a key twice, which a dict cannot hold: F.map_entries makes an array of it"
+    return f"is a value of {column.type} that Python cannot represent ({error}): cast it to a string"

@@ -1,4 +1,4 @@
-"""Rows as handlers get and return them."""
+"""Rows of handlers and their results."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, Final
 __all__ = ["MAX_TEXT", "Row", "as_mapping", "fresh", "shown", "text_of", "writable"]
 
 Row = dict[str, Any]
-"""A row as a handler gets it: values by the names of columns."""
+"""A row for a handler: values by column names."""
 
 
 _SHOWN = 80
 MAX_TEXT: Final = 65_536
-"""Characters of the text of an error, at most."""
+"""Most characters of an error's text."""
 
 
 def fresh(value: Any) -> Any:
-    """A copy of what a handler may change: dicts and lists, and those within them."""
+    """A deep copy of dicts, lists and tuples, which handlers may change."""
     if type(value) is dict:
         return {name: fresh(one) if type(one) in (dict, list, tuple) else one for name, one in value.items()}
     if type(value) is list:
@@ -29,7 +29,7 @@ def fresh(value: Any) -> Any:
 
 
 def shown(value: object) -> str:
-    """In a message: a value and its type, whatever it is."""
+    """A value and its type for messages; works for any value."""
     try:
         text = f"{value!r:.{_SHOWN}}"
     except Exception as error:
@@ -38,17 +38,16 @@ def shown(value: object) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Of an error, as "ValueError: what it said"; text that can be written, whatever it is."""
+    """An error as "ValueError: text", encodable in UTF-8; works for any error."""
     try:
-        said = str(error)
+        text = str(error)
     except BaseException as another:
-        said = f"(its str() raises {type(another).__name__})"
-    return writable(f"{type(error).__name__}: {said}")
+        text = f"(its str() raises {type(another).__name__})"
+    return writable(f"{type(error).__name__}: {text}")
 
 
 def writable(text: str, most: int = MAX_TEXT) -> str:
-    """As it is, if it is UTF-8 and not longer than so many characters; else with its lone surrogates as they are
-    written in Python, and without its middle."""
+    """The text with lone surrogates escaped, and without its middle if it is longer than ``most`` characters."""
     left_out = len(text) - most
     if left_out > 0:
         text = f"{text[: most // 2]} ... ({left_out:,} characters left out) ... {text[-(most // 2) :]}"
@@ -56,16 +55,17 @@ def writable(text: str, most: int = MAX_TEXT) -> str:
 
 
 def as_mapping(value: object) -> Mapping[str, Any]:
-    """The fields of a row by name. Raises TypeError for what has none."""
+    """The fields of a row by name. Raises TypeError for other values."""
     if isinstance(value, Mapping):
-        return dict(value)  # one that makes up what it has not would hide what is missing
+        return dict(value)  # a mapping with default values would hide missing fields
     if isinstance(value, tuple):
-        # Spark's Row has the one, a named tuple the other.
+        # Spark's Row has __fields__, a named tuple _fields.
         names = getattr(value, "__fields__", None) or getattr(value, "_fields", None)
         if names is not None:
             return dict(zip(names, value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     raise TypeError(
-        f"is no row: a dict (or a Row, a named tuple, a dataclass) with the declared columns, but {shown(value)}"
+        "is no row: it must be a dict (or a Row, a named tuple, a dataclass) with the declared columns, not "
+        f"{shown(value)}"
     )

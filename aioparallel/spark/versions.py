@@ -1,4 +1,4 @@
-"""Which PySpark this is: looked at when it is imported, before anything is used that older ones lack."""
+"""Checks the version of PySpark at import, before anything is used that older versions lack."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ OLDEST: Final = (4, 2)
 
 
 def series_of(version: str) -> tuple[int, int]:
-    """(4, 2) of "4.2.1", and of what vendors make of it."""
+    """(4, 2) for "4.2.1", also with suffixes of vendors."""
     numbers = re.match(r"(\d+)\.(\d+)", version)
     return (int(numbers[1]), int(numbers[2])) if numbers else (0, 0)
 
 
 def check_pyspark(version: str) -> None:
-    """Raises ConfigurationError for one that is too old."""
+    """Raises ConfigurationError for a version that is too old."""
     if series_of(version) < OLDEST:
         raise ConfigurationError(
             "pyspark",

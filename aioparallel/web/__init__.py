@@ -1,18 +1,17 @@
-"""Consumers inside web applications: started and stopped with them, restarted if asked, with routes for probes.
+"""Consumers inside web applications: they start and stop with the application, may be restarted, and have probes.
 
 ::
 
     fastapi.py, starlette.py, aiohttp.py   running(): the lifespan; health_router(), health_routes()
 
-    service.py    ConsumerService: one consumer, kept running for the length of a block
-    services.py   Consumers: several of them
-    lives.py      services that begin and end together
-    keeper.py     one life of a service: made, opened, run, closed, made anew
-    restarts.py   RestartPolicy
-    signals.py    the signals that end a server
-    answers.py    what the routes answer
+    service.py      ConsumerService: one consumer, running for the length of a block
+    services.py     Consumers: several of them
+    supervisor.py   makes, runs, closes and restarts the consumer of a service
+    restarts.py     RestartPolicy
+    signals.py      ends the application by the signals that end its server
+    answers.py      responses of the routes
 
-Nothing here imports a web framework but the module of that name. How to: ``docs/embedding.md``.
+Only the modules named after a web framework import one. How to: ``docs/embedding.md``.
 """
 
 from aioparallel.web.restarts import RestartPolicy

@@ -36,29 +36,29 @@ __all__ = ["Running", "health_routes", "running"]
 
 
 class Running(Consumers):
-    """Consumers, by name, and the context of the application that they run in."""
+    """Consumers by name, and a context for ``app.cleanup_ctx`` that runs them."""
 
     async def __call__(self, app: web.Application) -> AsyncIterator[None]:
-        """For ``app.cleanup_ctx``. Raises at the end what a consumer has failed with that has ended the application, so
-        that ``run_app`` does: the process then ends with code 1."""
-        hurry = _Hurry(self, asyncio.current_task())
-        with before_the_loops(ENDING, hurry):
+        """For ``app.cleanup_ctx``. If the failure of a consumer ended the application, raises it at the end, so
+        ``run_app`` raises it too and the process exits with code 1."""
+        on_signal = _OnSignal(self, asyncio.current_task())
+        with before_the_loops(ENDING, on_signal):
             await self.__aenter__()
             try:
                 yield
             finally:
-                hurry.leaving = True
+                on_signal.leaving = True
                 await self.__aexit__(None, None, None)
         for service in self.values():
             if service.ended_application and service.failure is not None:
                 raise service.failure
 
 
-class _Hurry:
-    """At a second signal consumers no longer drain, and ``run_app`` does not hear of it while they end.
+class _OnSignal:
+    """A second signal ends the draining, and is kept from ``run_app`` while the consumers stop.
 
-    It would end there and then: it cancels every task of the loop, those of the connection for the last commit too,
-    and what was done since the one before would be done again.
+    ``run_app`` would end at it by cancelling every task of the loop, also those of the connection that the last commit
+    needs. The records handled since the commit before would then run again.
     """
 
     def __init__(self, consumers: Consumers, application: asyncio.Task[Any] | None) -> None:
@@ -67,13 +67,13 @@ class _Hurry:
         self.leaving = False
 
     def __call__(self) -> bool:
-        """Whether the signal has done what it was meant to."""
+        """Whether the signal is dealt with and the application must not see it."""
         if not self.leaving and (self._application is None or not self._application.cancelling()):
-            return False  # the first one: the application is to hear of it
-        kept = [service for service in self._consumers.values() if service.keeper is not None]
-        for service in kept:
-            service.stop(drain=False)
-        return any(service.keeper is not None and not service.keeper.is_over for service in kept)
+            return False  # the first signal is the application's
+        supervisors = [one.supervisor for one in self._consumers.values() if one.supervisor is not None]
+        for supervisor in supervisors:
+            supervisor.stop(drain=False)
+        return any(not supervisor.has_ended for supervisor in supervisors)
 
 
 @overload
@@ -97,19 +97,19 @@ def running(
     restart: RestartPolicy | None = None,
     on_failure: OnFailure | None = None,
 ) -> Running:
-    """The context of an application with a consumer, or several: ``app.cleanup_ctx.append(running(...))``.
+    """A context that runs one or more consumers in an application: ``app.cleanup_ctx.append(running(...))``.
 
-    It takes what :class:`~aioparallel.web.ConsumerService` takes, ``running(make_consumer, handler, name=...,
-    restart=..., on_failure=...)``, or services: ``running(orders, refunds)``. What handlers need comes before it in the
-    list.
+    Takes the arguments of :class:`~aioparallel.web.ConsumerService`, as in ``running(make_consumer, handler,
+    name=..., restart=..., on_failure=...)``, or services: ``running(orders, refunds)``. Append it after the contexts of
+    what the handlers need.
 
-    What it returns has the services by name as well. Raises ConfigurationError.
+    The result is also a mapping of the services by name. Raises ConfigurationError.
     """
     return Running(*consumers_of(first, rest, name=name, restart=restart, on_failure=on_failure))
 
 
 def health_routes(*consumers: ConsumerService[Any, Any] | Consumers) -> list[web.RouteDef]:
-    """``/health/live``, ``/health/ready`` and ``/stats`` of what :func:`running` returned, or of services."""
+    """The routes ``/health/live``, ``/health/ready`` and ``/stats`` for results of :func:`running` or services."""
     all_of_them = answers.together(consumers)
 
     async def live(request: web.Request) -> web.Response:

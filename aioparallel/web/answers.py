@@ -1,4 +1,4 @@
-"""What is answered at ``/health/live``, ``/health/ready`` and ``/stats``: a status and a body for JSON."""
+"""The responses of ``/health/live``, ``/health/ready`` and ``/stats``: a status and a body for JSON."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ AnyService = ConsumerService[Any, Any]
 
 
 class Answer(NamedTuple):
-    """Of HTTP."""
+    """HTTP status and JSON body."""
 
     status: int
     body: dict[str, object]
 
 
 def together(consumers: tuple[AnyService | Consumers, ...]) -> Consumers:
-    """All of these."""
+    """One mapping of all services."""
     services: list[AnyService] = []
     for one in consumers:
         services += one.values() if isinstance(one, Consumers) else [one]
@@ -43,12 +43,12 @@ def together(consumers: tuple[AnyService | Consumers, ...]) -> Consumers:
 
 
 def live(consumers: Mapping[str, AnyService]) -> Answer:
-    """200 while all of them are live."""
+    """200 if all are live, else 503."""
     return _health(consumers, "live")
 
 
 def ready(consumers: Mapping[str, AnyService]) -> Answer:
-    """200 while all of them are ready."""
+    """200 if all are ready, else 503."""
     return _health(consumers, "ready")
 
 
@@ -67,20 +67,19 @@ def _health(consumers: Mapping[str, AnyService], asked: str) -> Answer:
 
 
 def stats(consumers: Mapping[str, AnyService]) -> Answer:
-    """All fields of Stats by name; null for a consumer that has not run yet."""
+    """The fields of Stats by consumer; null for one that has not run yet."""
     return Answer(_OK, {name: _stats(service) for name, service in consumers.items()})
 
 
 def _stats(service: AnyService) -> object:
     try:
-        found = service.stats()
+        return _plain(service.stats())
     except ConsumerStateError:
         return None
-    return _plain(found)
 
 
 def _plain(value: Any) -> object:
-    """As JSON knows it."""
+    """The value as JSON types."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, TopicPartition):
@@ -99,8 +98,8 @@ def _fields(value: Any) -> dict[str, object]:
 
 
 def _hashed(key: object) -> object:
-    """Keys may tell of people: 16 digits of their BLAKE2b hash stand for them, for bytes the same as in
-    ``RecordFilter(keys="hash")``. None and True, a whole partition, are no key."""
+    """Keys may be personal data: replaces them by 16 digits of their BLAKE2b hash, for bytes the same as in
+    ``RecordFilter(keys="hash")``. None (no key) and True (a whole partition) stay."""
     if key is None or key is True:
         return key
     raw = key if isinstance(key, bytes) else repr_of(key).encode(errors="backslashreplace")

@@ -30,23 +30,23 @@ __all__ = ["Running", "health_router", "running"]
 
 
 def health_router(*consumers: ConsumerService[Any, Any] | Consumers) -> APIRouter:
-    """``/health/live``, ``/health/ready`` and ``/stats`` of what :func:`running` returned, or of services."""
+    """A router with ``/health/live``, ``/health/ready`` and ``/stats`` for results of :func:`running` or services."""
     all_of_them = answers.together(consumers)
     router = APIRouter(tags=["health"])
 
     @router.get(answers.LIVE)
     async def live() -> JSONResponse:
-        """200 while there is anything to hope for from this process."""
+        """200 while no consumer needs a restart of the process."""
         return _json(answers.live(all_of_them))
 
     @router.get(answers.READY)
     async def ready() -> JSONResponse:
-        """200 while every consumer does its work."""
+        """200 while every consumer is ready."""
         return _json(answers.ready(all_of_them))
 
     @router.get(answers.STATS)
     async def stats() -> JSONResponse:
-        """What every consumer has to do, and has done."""
+        """Statistics of every consumer."""
         return _json(answers.stats(all_of_them))
 
     return router

@@ -1,4 +1,4 @@
-"""When a consumer that has failed is started again, and when no more."""
+"""When a failed consumer is started again."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from aioparallel.policies import RetryPolicy
 __all__ = ["RestartPolicy", "Restarts"]
 
 _MOST_SECONDS = 1e7  # more is a mistake
-_STAYS = (ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced)
+_FINAL = (ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced)
 
 
 @documented
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RestartPolicy:
-    """When a consumer whose run has ended with an error, or that could not be started, is made anew.
+    """When a consumer that could not start, or whose run ended with an error, is replaced by a new one.
 
-    The delay doubles with each failure in a row, varied by ten percent. What would fail again in the same way is never
-    tried again: a wrong option (ConfigurationError, ConsumerStateError), and what ``make_consumer`` itself raises. Nor
-    is a consumer whose ``group_instance_id`` another process has (InstanceFenced): it would throw that one out; nor
-    one that has met another cluster (ClusterChanged): anew, it would take that for its own.
+    The delay doubles with each failure in a row and varies by ten percent. Some failures are final: a wrong option or
+    state (ConfigurationError, ConsumerStateError) and any error of ``make_consumer`` would repeat. InstanceFenced is
+    final, as a restart would in turn fence the process that uses the ``group_instance_id`` now. ClusterChanged is
+    final, as a new consumer would accept the other cluster as its own.
     """
 
     first_delay: float = 1.0
     """Seconds after the first failure."""
     max_delay: float = 60.0
-    """Seconds, the longest delay."""
+    """Longest delay in seconds."""
     max_restarts: int | None = None
-    """Restarts in a row, after which the consumer has failed for good; None: any number."""
+    """Most restarts in a row; the next failure is final. None: no limit."""
     reset_after: float = 60.0
-    """Seconds of a run after which its failure counts as the first one again."""
+    """A failure after a run of so many seconds counts as the first one again."""
 
     def __post_init__(self) -> None:
         for name in ("first_delay", "max_delay", "reset_after"):
@@ -45,43 +45,42 @@ class RestartPolicy:
 
 
 class Restarts:
-    """Counts them. Time is passed in: ``ran`` is for how many seconds the consumer has run; 0 where it did not."""
+    """Counts restarts. ``ran``: for how many seconds the consumer has run; 0 if it did not."""
 
     def __init__(self, policy: RestartPolicy | None) -> None:
         self._policy = policy
         self.total = 0
-        """All of them."""
         self.in_a_row = 0
-        """Since it last ran for ``reset_after`` seconds."""
+        """Restarts since a run of ``reset_after`` seconds."""
 
     def are_left(self, ran: float) -> bool:
-        """Whether a failure now would be followed by one, if it is of a kind that can pass."""
+        """Whether a restart would follow a failure now, unless its error is final."""
         policy = self._policy
         if policy is None:
             return False
         return policy.max_restarts is None or self._before(ran, policy) < policy.max_restarts
 
     def delay(self, error: BaseException, ran: float) -> float | None:
-        """Take note of a failure. Seconds until the next start; None: there is none."""
+        """Count a failure. Returns the seconds until the restart; None if there is none."""
         policy = self._policy
         if policy is None or not can_pass(error) or not self.are_left(ran):
             return None
         self.in_a_row = self._before(ran, policy) + 1
         self.total += 1
-        backing_off = RetryPolicy(first_delay=policy.first_delay, max_delay=policy.max_delay)
-        return backing_off.delay(Exception(), self.in_a_row, 0)
+        backoff = RetryPolicy(first_delay=policy.first_delay, max_delay=policy.max_delay)
+        return backoff.delay(Exception(), self.in_a_row, 0)
 
     def _before(self, ran: float, policy: RestartPolicy) -> int:
         return 0 if ran and ran >= policy.reset_after else self.in_a_row
 
 
 def can_pass(error: BaseException) -> bool:
-    """Whether the same might go well another time."""
-    return not ends_the_process(error) and not isinstance(error, _STAYS)
+    """Whether a restart may help."""
+    return not ends_the_process(error) and not isinstance(error, _FINAL)
 
 
 def ends_the_process(error: BaseException | None) -> bool:
-    """Whether it means the whole process: Ctrl-C, or ``sys.exit()``; also within a group of errors."""
+    """Whether it is Ctrl-C or ``sys.exit()``, also within an exception group."""
     if isinstance(error, BaseExceptionGroup):
         return error.subgroup((KeyboardInterrupt, SystemExit)) is not None
     return isinstance(error, KeyboardInterrupt | SystemExit)

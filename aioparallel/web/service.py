@@ -1,4 +1,4 @@
-"""A consumer as a part of an application: it starts and ends with it, and says how it is at any time."""
+"""A consumer that starts and stops with an application, and reports its health at any time."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from aioparallel.handling import check_choice
 from aioparallel.observe.health import Health
 from aioparallel.observe.stats import Stats
 from aioparallel.records import K_co, V_co
-from aioparallel.web.keeper import Keeper
-from aioparallel.web.lives import begin, end
 from aioparallel.web.restarts import RestartPolicy, ends_the_process
 from aioparallel.web.signals import end_application
+from aioparallel.web.supervisor import Supervisor, start_all, stop_all
 
 __all__ = ["ConsumerService", "OnFailure"]
 
@@ -36,19 +35,20 @@ class ConsumerService(Generic[K_co, V_co]):
             print(orders.health().live)
 
     ``make_consumer``: a function that makes a new :class:`~aioparallel.ParallelConsumer`. A consumer runs once, so
-    each start, and each restart, takes a new one.
-    ``handler``: what ``ParallelConsumer.run()`` takes.
-    ``name``: for messages, and where there are several; each has another one.
-    ``restart``: when it is started again after a failure; None: never.
-    ``on_failure``: what follows when it has failed for good: ``"not_ready"``, it is neither ready nor live, and the
-    application goes on; ``"exit"``: the application is ended as its server ends it at SIGTERM.
+    each start and each restart makes a new one.
+    ``handler``: as for ``ParallelConsumer.run()``.
+    ``name``: used in messages; each service of an application needs a different one.
+    ``restart``: when a failed consumer is started again; None: never.
+    ``on_failure``: what a final failure does. ``"not_ready"``: the service is neither ready nor live, and the
+    application goes on. ``"exit"``: the application ends as it does at SIGTERM.
 
-    Entering waits until it is connected and runs, and raises what keeps it from that. With ``restart`` it waits for
-    nothing: what fails is tried again in the background, and it is not ready meanwhile. Leaving drains, commits and
-    leaves the group; Ctrl-C meanwhile no longer waits for handlers. It may be entered again after that.
+    Entering the block waits until the consumer is connected and runs, and raises the error if it cannot. With
+    ``restart`` entering does not wait: a failed start is tried again in the background, and the service is not ready
+    meanwhile. Leaving the block drains, commits and leaves the group; Ctrl-C ends the draining. The service may then
+    be entered again.
 
-    It belongs to the event loop that it was entered on; :meth:`health` and :meth:`stats` may be asked in any thread.
-    Raises ConfigurationError.
+    A service belongs to the event loop that it was entered on; :meth:`health` and :meth:`stats` may be called in any
+    thread. Raises ConfigurationError.
     """
 
     def __init__(
@@ -73,91 +73,88 @@ class ConsumerService(Generic[K_co, V_co]):
             raise ConfigurationError("restart", restart, "must be a RestartPolicy, or None")
         check_choice("on_failure", on_failure, ("not_ready", "exit"))
         self.name: Final = name
-        """See above."""
+        """The name in messages."""
         self._make_consumer = make_consumer
         self._handler = handler
         self._restart = restart
         self._on_failure = on_failure
-        self.keeper: Keeper[K_co, V_co] | None = None
-
-    # -- life -------------------------------------------------------------------------------------------
+        self.supervisor: Supervisor[K_co, V_co] | None = None
+        """Made anew each time the service is entered."""
+        self.ended_application = False
+        """Whether a failure of this service has ended the application."""
 
     async def __aenter__(self) -> Self:
-        """Start it; see the class."""
-        await begin((self,))
+        """Start the consumer."""
+        await start_all((self.new_supervisor,))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Drain within ``drain_timeout``, commit, leave the group. Cancelled meanwhile, or at Ctrl-C, it drains no
-        longer, but the rest is done all the same."""
-        await end((self,))
+        """Drain within ``drain_timeout``, commit, leave the group. A cancellation or Ctrl-C ends the draining; the
+        rest is still done."""
+        if self.supervisor is not None:
+            await stop_all((self.supervisor,))
 
-    def new_keeper(self) -> Keeper[K_co, V_co]:
-        """Of a life that begins: for what enters several together. Raises ConsumerStateError while it runs."""
-        if self.keeper is not None and not self.keeper.is_over:
+    def new_supervisor(self) -> Supervisor[K_co, V_co]:
+        """Raises ConsumerStateError while the last one runs."""
+        if self.supervisor is not None and not self.supervisor.has_ended:
             raise ConsumerStateError(f"the consumer {self.name} is running already: enter its service once at a time")
         self.ended_application = False
-        self.keeper = Keeper(self.name, self._make_consumer, self._handler, self._restart, self._failed)
-        return self.keeper
+        self.supervisor = Supervisor(self.name, self._make_consumer, self._handler, self._restart, self._failed)
+        return self.supervisor
 
     def stop(self, drain: bool = True) -> None:
-        """Let it end now: nothing more starts; handlers in flight get ``drain_timeout`` seconds, or are cancelled at
-        once without ``drain``. Leaving the block then waits for that. May be called at any time, more than once."""
-        if self.keeper is not None:
-            self.keeper.stop(drain)
+        """Start no more handlers. Those in flight get ``drain_timeout`` seconds, or with ``drain=False`` are cancelled
+        at once. Leaving the block waits for them. May be called at any time and repeatedly."""
+        if self.supervisor is not None:
+            self.supervisor.stop(drain)
 
     def _failed(self) -> None:
-        """It has failed for good, while the application goes on."""
-        # sys.exit() in a handler means the process.
+        """Called at a final failure."""
+        # sys.exit() in a handler is meant for the process.
         if self._on_failure != "exit" and not ends_the_process(self.failure):
             return
         self.ended_application = end_application()
         if self.ended_application:
             logger.warning(
-                "The application ends, for its consumer %s has failed",
+                "The application ends because its consumer %s has failed",
                 self.name,
                 extra={"action": "application_ended", "service": self.name},
             )
         else:
             logger.error(
-                "The consumer %s has failed, and nothing here can end the application: it has no handler for SIGTERM",
+                "The consumer %s has failed, but the application cannot be ended: it has no handler for SIGTERM",
                 self.name,
                 extra={"action": "application_not_ended", "service": self.name},
             )
 
-    # -- seen from outside ------------------------------------------------------------------------------
-
-    ended_application = False
-    """Whether it has asked for the application's end, for it had failed."""
-
     @property
     def consumer(self) -> ParallelConsumer[K_co, V_co]:
-        """The one that runs, or ran last: for ``pause()``, ``commit_now()`` and the like. Another one after each
-        restart. Raises ConsumerStateError before the first was made."""
-        if self.keeper is None or self.keeper.consumer is None:
-            raise ConsumerStateError(f"the consumer {self.name} was not made yet: enter its service first")
-        return self.keeper.consumer
+        """The current or last consumer, for ``pause()``, ``commit_now()`` and the like. Each restart replaces it.
+        Raises ConsumerStateError before the first was made."""
+        if self.supervisor is None or self.supervisor.consumer is None:
+            raise ConsumerStateError(f"the consumer {self.name} does not exist yet: enter its service first")
+        return self.supervisor.consumer
 
     @property
     def failure(self) -> BaseException | None:
-        """What it has failed with for good; None: it has not."""
-        return None if self.keeper is None else self.keeper.failure
+        """The final failure; None if there is none."""
+        return None if self.supervisor is None else self.supervisor.failure
 
     @property
     def restarts(self) -> int:
-        """How often it was started again since it was entered, the start counted that is being waited for."""
-        return 0 if self.keeper is None else self.keeper.restarts
+        """Restarts since the service was entered, including one whose delay has not ended."""
+        return 0 if self.supervisor is None else self.supervisor.restarts
 
     def health(self) -> Health:
-        """Like :meth:`ParallelConsumer.health() <aioparallel.ParallelConsumer.health>`, at any time: before the start,
-        between restarts (live, not ready, with the problem ``restarting``) and after the end."""
-        return Health(running=False, problems=()) if self.keeper is None else self.keeper.health()
+        """Like :meth:`ParallelConsumer.health() <aioparallel.ParallelConsumer.health>`, at any time: also before the
+        start, before a restart (live, not ready, with the problem ``restarting``) and after the end."""
+        return Health(running=False, problems=()) if self.supervisor is None else self.supervisor.health()
 
     def stats(self) -> Stats:
-        """Like :meth:`ParallelConsumer.stats() <aioparallel.ParallelConsumer.stats>`, of the consumer that runs, or ran
-        last. Raises ConsumerStateError before the first one did."""
-        if self.keeper is None:
-            raise ConsumerStateError(f"the consumer {self.name} does not run yet, so it has no statistics")
-        return self.keeper.stats()
+        """Like :meth:`ParallelConsumer.stats() <aioparallel.ParallelConsumer.stats>`, of the current or last run.
+        Raises ConsumerStateError before the first run."""
+        if self.supervisor is None:
+            raise ConsumerStateError(f"the consumer {self.name} has not run yet, so it has no statistics")
+        return self.supervisor.stats()

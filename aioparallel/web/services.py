@@ -9,9 +9,9 @@ from typing import Any, Self, cast
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.errors import ConfigurationError
 from aioparallel.handlers import HandlersOf
-from aioparallel.web.lives import begin, end
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
+from aioparallel.web.supervisor import start_all, stop_all
 
 __all__ = ["Consumers", "consumers_of"]
 
@@ -19,9 +19,9 @@ AnyService = ConsumerService[Any, Any]
 
 
 class Consumers(Mapping[str, AnyService]):
-    """Services by name, entered and left together: left, all of them drain at once.
+    """Services by name, entered and left together; on leaving, all of them drain at the same time.
 
-    Raises ConfigurationError for none, and for two of one name.
+    Raises ConfigurationError without services, or if two have the same name.
     """
 
     def __init__(self, *services: AnyService) -> None:
@@ -34,7 +34,7 @@ class Consumers(Mapping[str, AnyService]):
                 raise ConfigurationError("services", given, "must be a ConsumerService")
             if service.name in self._services:
                 raise ConfigurationError(
-                    "name", service.name, "is the name of two consumers: give each ConsumerService another one"
+                    "name", service.name, "is the name of two consumers: give each ConsumerService a different one"
                 )
             self._services[service.name] = service
 
@@ -48,16 +48,16 @@ class Consumers(Mapping[str, AnyService]):
         return len(self._services)
 
     async def __aenter__(self) -> Self:
-        """One after the other; where one cannot start, those before it end. Raises ConsumerStateError where one runs
-        already."""
-        await begin(tuple(self._services.values()))
+        """Start them in order. If one cannot start, those before it are stopped. Raises ConsumerStateError if one is
+        running already."""
+        await start_all([service.new_supervisor for service in self._services.values()])
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Each drains within its deadline, all at once."""
-        await end(self._services.values())
+        """Stop all at once; each drains within its ``drain_timeout``."""
+        await stop_all([one.supervisor for one in self._services.values() if one.supervisor is not None])
 
 
 def consumers_of(
@@ -68,11 +68,11 @@ def consumers_of(
     restart: RestartPolicy | None,
     on_failure: OnFailure | None,
 ) -> tuple[AnyService, ...]:
-    """The services that ``running()`` was given: a factory and a handler, with options, or services ready made."""
+    """The services that the arguments of ``running()`` mean: a factory, a handler and options; or services."""
     if isinstance(first, ConsumerService):
         if name is not None or restart is not None or on_failure is not None:
             raise ConfigurationError(
-                "running", first, "has options beside a ConsumerService: give them to the ConsumerService"
+                "running", first, "has options besides a ConsumerService: give them to the ConsumerService"
             )
         return (first, *cast("tuple[AnyService, ...]", rest))
     if len(rest) != 1:

@@ -1,4 +1,4 @@
-"""Ends the application as its server ends it."""
+"""Ends the application by the signals that end its server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ __all__ = ["end_application"]
 
 
 def end_application() -> bool:
-    """End the process as its server ends it: SIGTERM, or, where nobody handles that, as Ctrl-C ends ``asyncio.run()``.
+    """Raise SIGTERM, or SIGINT if nothing handles SIGTERM, as ``asyncio.run()`` handles Ctrl-C. Returns False and
+    does nothing if neither has a handler: the signal would kill the process.
 
-    In a step of the loop of its own, for what the handler raises there falls through the loop. False: nobody has placed
-    a handler for either, so a signal would kill what has only been tried out; nothing is done then.
+    Raised in a step of its own: an exception of the handler passes through the event loop.
     """
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
         number = signal.SIGTERM

@@ -34,18 +34,18 @@ from aioparallel.web.services import Consumers, consumers_of
 __all__ = ["Running", "health_routes", "running"]
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
-"""Of an application, as Starlette and FastAPI take it."""
+"""The lifespan of an application, as Starlette and FastAPI take it."""
 
 
 class Running(Consumers):
-    """Consumers, by name, and the lifespan of the application that they run in."""
+    """Consumers by name, and a lifespan that runs them."""
 
     def __init__(self, *services: ConsumerService[Any, Any], within: Lifespan | None = None) -> None:
         super().__init__(*services)
         self._within = within
 
     def __call__(self, app: Any) -> AbstractAsyncContextManager[Any]:
-        """The lifespan."""
+        """The lifespan of ``app``."""
         return self._lifespan(app)
 
     @asynccontextmanager
@@ -83,22 +83,21 @@ def running(
     on_failure: OnFailure | None = None,
     within: Lifespan | None = None,
 ) -> Running:
-    """The lifespan of an application with a consumer, or several: ``Starlette(lifespan=running(...))``.
+    """A lifespan that runs one or more consumers in an application: ``Starlette(lifespan=running(...))``.
 
-    It takes what :class:`~aioparallel.web.ConsumerService` takes, ``running(make_consumer, handler, name=...,
-    restart=..., on_failure=...)``, or services: ``running(orders, refunds)``.
+    Takes the arguments of :class:`~aioparallel.web.ConsumerService`, as in ``running(make_consumer, handler,
+    name=..., restart=..., on_failure=...)``, or services: ``running(orders, refunds)``.
+    ``within``: the application's own lifespan. It is entered before the consumers start and left after they end, and
+    its state is passed on.
 
-    ``within``: the application's own lifespan, around the consumers: what it opens is there before the first record is
-    handled, and stays until the last one is. Its state is passed on.
-
-    What it returns has the services by name as well. Raises ConfigurationError.
+    The result is also a mapping of the services by name. Raises ConfigurationError.
     """
     services = consumers_of(first, rest, name=name, restart=restart, on_failure=on_failure)
     return Running(*services, within=within)
 
 
 def health_routes(*consumers: ConsumerService[Any, Any] | Consumers) -> list[Route]:
-    """``/health/live``, ``/health/ready`` and ``/stats`` of what :func:`running` returned, or of services."""
+    """The routes ``/health/live``, ``/health/ready`` and ``/stats`` for results of :func:`running` or services."""
     all_of_them = answers.together(consumers)
 
     async def live(request: Request) -> JSONResponse:

@@ -1,1 +1,1 @@
-"""Two commits side by side: ``python -m benchmarks compare``."""
+"""Compares two commits: ``python -m benchmarks compare``."""

@@ -1,4 +1,4 @@
-"""What two commits are compared on: the paths of a record that must not become slower."""
+"""The cases on which two commits are compared: the paths of a record that must not become slower."""
 
 from __future__ import annotations
 
@@ -31,4 +31,4 @@ _CASES = (
 )  # fmt: skip
 
 COMPARED: Final = {case.name: replace(case, handler="sleep") if any(case.shape.sleep) else case for case in _CASES}
-"""By name. Their runs are short, so that both sides of a pair run in the same seconds."""
+"""The cases by name. Runs are short, so that both sides of a pair run within seconds."""

@@ -1,4 +1,4 @@
-"""``python -m benchmarks compare REV [REV]``: is one commit slower than another, and by how much?"""
+"""``python -m benchmarks compare REV [REV]``: whether one commit is slower than another, and by how much."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ READING: Final = (
     f"In brackets intervals of {CONFIDENCE:.0%}. Identical code shows a difference in about one of fifty rows."
 )
 COUNTED_ALIKE: Final = 0.005
-"""Instructions of the same code differ by less: up to 0.2 % was seen."""
+"""Largest relative difference of instructions that counts as equal: up to 0.2 % was seen for the same code."""
 TITLES: Final[dict[Measured, str]] = {"cpu_per_record": "CPU", "seconds": "time"}
 
 
 def options(arguments: Sequence[str]) -> argparse.Namespace:
-    """What was asked for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         "python -m benchmarks compare",
         description="Two revisions side by side. Each row is the second one over the first: 1.02 takes 2 % more.",
@@ -81,9 +81,9 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
 
 @dataclass(slots=True)
 class Row:
-    """All that is known of one case.
+    """The results of a case.
 
-    ``instructions``: a record, before and after; or why they were not counted. ``failure``: why there is no more.
+    ``instructions``: per record, before and after; or why they were not counted. ``failure``: why there is no more.
     """
 
     case: Case
@@ -93,7 +93,7 @@ class Row:
 
 
 async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: Callable[[str], None]) -> list[Row]:
-    """All cases, a row printed after each. ``progress``: told what runs now."""
+    """Compare all cases and print a row after each. ``progress``: called with what runs now."""
     end_on_sigterm()
     rows = [Row(COMPARED[name].smaller(asked.scale)) for name in asked.cases]
     with tempfile.TemporaryDirectory(prefix="aioparallel-compare-") as folder:
@@ -102,7 +102,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: C
         for row in rows if asked.instructions else ():
             progress(f"{row.case.name}: counting instructions")
             await _reported(row, _count(row, sides, say), say)
-        cpu = keep_a_core()  # not before: what is counted may use all of them
+        cpu = keep_a_core()  # not before, as counting instructions may use all cores
         async with (
             LocalKafka(heap=HEAP, compile_once=True, report=say) as kafka,
             Admin(kafka.bootstrap_servers, timeout=TIMEOUT) as admin,
@@ -122,7 +122,7 @@ async def run(asked: argparse.Namespace, say: Callable[[str], None], progress: C
 
 
 async def _reported(row: Row, work: Awaitable[None], say: Callable[[str], None]) -> None:
-    """A case that one of the revisions cannot do takes no other one with it."""
+    """Report the failure of a case, and let the others go on."""
     try:
         await work
     except AioparallelError as error:
@@ -136,8 +136,8 @@ async def _count(row: Row, sides: Sequence[Revision], say: Callable[[str], None]
 
 
 def keep_a_core() -> int | None:
-    """The core that is kept for the processes that are measured: this process, and the broker that it starts, leave it
-    alone. None where there is only one, or the system cannot."""
+    """Reserve a core for the measured processes: this process and the broker do not use it. None if there is only one
+    core, or the system does not support it."""
     if not hasattr(os, "sched_getaffinity"):
         return None
     *others, kept = sorted(os.sched_getaffinity(0))
@@ -150,10 +150,10 @@ def keep_a_core() -> int | None:
 async def compare_row(
     row: Row, arena: Arena, sides: Sequence[Revision], asked: argparse.Namespace, say: Callable[[str], None]
 ) -> None:
-    """Compare one case as often as asked, a line printed for each."""
+    """Compare one case as often as requested, and print a line for each."""
     async with Field.of(row.case, arena) as place:
         await prepare(place)
-        # Until the broker's own code is compiled it takes a part of the cores.
+        # A warm-up: until the broker's code is compiled it uses part of the cores.
         await play_pair(place, sides, random.Random(asked.seed))
         for number in range(asked.times):
             found = await compare(place, sides, seed=asked.seed + number)
@@ -173,7 +173,7 @@ def _sentence(row: Row, found: Comparison, width: float) -> str:
 
 
 def verdict(found: Comparison, measured: Measured, width: float) -> str:
-    """In words: more or less where the interval leaves 1 out, else whether it was narrow enough to say so."""
+    """The result in words: more or less if the interval excludes 1, else whether it is narrow enough for "the same"."""
     seen = found.interval(measured)
     if not seen.holds(1.0):
         return _difference(TITLES[measured], seen.median)
@@ -206,7 +206,7 @@ def _held(row: Row) -> str:
 
 
 def main(arguments: Sequence[str], console: Console) -> int:
-    """The exit code: 1 when something could not be compared."""
+    """Returns the exit code: 1 if something could not be compared."""
     asked = options(arguments)
 
     def say(sentence: str) -> None:

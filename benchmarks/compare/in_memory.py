@@ -1,9 +1,7 @@
-"""A case without Kafka, for counting instructions: ``in_memory.py CASE COUNT FOLDER``.
+"""Runs a case without Kafka, for counting instructions: ``in_memory.py CASE COUNT FOLDER``.
 
-CASE is JSON, see ``instructions.told``; the library must come from FOLDER.
-
-Only what is public is used, so that it runs with the library of any revision. It says nothing; a count that is not
-right ends it with an error.
+CASE is JSON, see ``instructions.told``; the library must be imported from FOLDER. Only public names are used, so it
+runs with the library of any revision. It prints nothing; a wrong count ends it with an error.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ PARTITIONS: Final = 8
 
 
 async def consume(case: dict[str, Any], count: int) -> int:
-    """So many records through a consumer; how many the handler saw."""
+    """Run so many records through a consumer. Returns how many the handler got."""
     broker = InMemoryBroker()
     for topic in ("in", "in-markers", "out"):
         broker.create_topic(topic, PARTITIONS)
@@ -64,7 +62,7 @@ async def consume(case: dict[str, Any], count: int) -> int:
 
 
 async def map_items(case: dict[str, Any], count: int) -> int:
-    """So many items through :func:`parallel_map`; how many outcomes came."""
+    """Run so many items through :func:`parallel_map`. Returns the number of outcomes."""
     from aioparallel import parallel_map  # noqa: PLC0415
 
     async def handle(item: int) -> int:
@@ -79,11 +77,11 @@ async def map_items(case: dict[str, Any], count: int) -> int:
 
 
 def main() -> None:
-    """One run."""
+    """Do one run."""
     case, count, folder = json.loads(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     if not Path(aioparallel.__file__).is_relative_to(folder):
         raise SystemExit(f"{aioparallel.__file__} is imported, which is not in {folder}")
-    gc.disable()  # when it comes depends on what else the process has
+    gc.disable()  # its collections depend on the other objects of the process
     seen = asyncio.run((map_items if case["handler"] == "map" else consume)(case, count))
     if seen != count:
         raise SystemExit(f"the handler was called for {seen:,} of {count:,} records")

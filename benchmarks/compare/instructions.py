@@ -1,8 +1,8 @@
-"""Instructions a record, counted without Kafka: they hardly depend on what else the machine does.
+"""Instructions per record, counted without Kafka: they hardly depend on other work of the machine.
 
-``perf stat`` counts them where the machine lets it, else valgrind's cachegrind does (a second of it is about 50 of the
-program). Two runs of different sizes are taken, so that what a process costs by itself is not counted. Counts of the
-same code differ by up to 0.2 %; handlers that sleep are not counted, for how many wake together depends on time.
+``perf stat`` counts them if the machine allows it, else valgrind's cachegrind (50 times slower than the program). Two
+runs of different sizes are compared, so start-up does not count. Counts of the same code differ by up to 0.2 %.
+Handlers that sleep are not counted, as the number that wakes together depends on time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ __all__ = ["PROGRAM", "count", "count_in", "told"]
 
 PROGRAM: Final = Path(__file__).with_name("in_memory.py")
 SIZES: Final = (2_000, 12_000)
-"""Records of the two runs."""
+"""Records in the two runs."""
 TIMEOUT: Final = 300.0
 COUNT: Final = re.compile(r"^==\d+== I\s+refs:\s+([\d,]+)|^([\d,]+),[^,]*,instructions:u", re.MULTILINE)
-"""In the words of cachegrind, or in the lines of ``perf stat -x,``."""
+"""The count in the output of cachegrind, or of ``perf stat -x,``."""
 
 Counter = Callable[[Sequence[str]], Sequence[str]]
-"""The command that counts another one's instructions."""
+"""Makes a command that counts the instructions of a command."""
 
 
 async def count(case: Case, sides: Sequence[Revision]) -> list[float] | str:
-    """A record of each side; a text where nothing counts, which says why. Raises AioparallelError when a run fails.
-    Cancelled, it ends what it has started."""
+    """Instructions per record of each side; or a text that says why they were not counted. Raises AioparallelError if a
+    run fails. Cancelling it ends its processes."""
     if case.handler == "sleep":
         return "not counted (they depend on when sleeps end)"
     counter = await find_counter()
@@ -47,13 +47,13 @@ async def count(case: Case, sides: Sequence[Revision]) -> list[float] | str:
 
 
 async def instructions_of(case: Case, side: Revision, counter: Counter) -> float:
-    """Of one record."""
+    """Instructions per record."""
     few, many = [await _counted(case, side, counter, size) for size in SIZES]
     return (many - few) / (SIZES[1] - SIZES[0])
 
 
 async def find_counter() -> Counter | None:
-    """perf before valgrind; None where neither counts."""
+    """perf if it works, else valgrind, else None."""
     for found in (_perf, _cachegrind):
         if shutil.which(found(())[0]) and count_in(await _run(found(("true",)), {})) is not None:
             return found
@@ -78,7 +78,7 @@ async def _counted(case: Case, side: Revision, counter: Counter, size: int) -> i
 
 
 def told(case: Case) -> dict[str, object]:
-    """What the program is told of a case."""
+    """A case as JSON for the program."""
     return {
         "keys": case.shape.keys, "handler": case.handler, "batch": case.batch, "concurrency": case.concurrency,
         "ordering": case.ordering,
@@ -86,7 +86,7 @@ def told(case: Case) -> dict[str, object]:
 
 
 async def _run(command: Sequence[str], environment: dict[str, str]) -> str:
-    """What it wrote to standard error; without counts where it failed."""
+    """The program's standard error; without counts if it failed."""
     child = await asyncio.create_subprocess_exec(
         *command, env={**os.environ, **environment}, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE
     )
@@ -104,6 +104,6 @@ async def _run(command: Sequence[str], environment: dict[str, str]) -> str:
 
 
 def count_in(said: str) -> int | None:
-    """In what perf or valgrind wrote to standard error."""
+    """The count in the standard error of perf or valgrind."""
     found = COUNT.search(said)
     return int((found[1] or found[2]).replace(",", "")) if found else None

@@ -1,8 +1,7 @@
-"""Compares two revisions in one case: pairs of processes, one of each, until the ratios are known well enough.
+"""Compares two revisions in one case: pairs of processes, one of each, until the ratios are narrow enough.
 
-Processes of the same code differ by some percent for as long as they live (where their objects lie in memory, in which
-order their hashes come). So what counts is one ratio for each pair, and each pair has new processes. Both have the same
-hash seed, and take turns in random order.
+Processes of the same code differ by some percent as long as they live, by the addresses of their objects and the order
+of hashes. So each pair has new processes and counts as one ratio. Both have the same hash seed and run in random order.
 """
 
 from __future__ import annotations
@@ -28,27 +27,27 @@ from benchmarks.programs import ROOT, Contestant
 __all__ = ["CONFIDENCE", "DECISIVE", "Comparison", "Measured", "PairFailed", "compare", "play_pair", "prepare"]
 
 CONFIDENCE: Final = 0.99
-"""Each case has two intervals, and there are many cases: of 95 % one would miss in nearly every run."""
+"""Each case has two intervals, and there are many cases: at 95 % one would miss in nearly every comparison."""
 TURNS: Final = 4
 """Warm runs of each process of a pair that count."""
 EVERY: Final = 4
-"""Pairs between two looks at the intervals: an end that could come after any pair would prefer narrow accidents."""
+"""Pairs between two checks of the interval: stopping after any pair would prefer intervals narrow by chance."""
 
 Measured = Literal["seconds", "cpu_per_record"]
 DECISIVE: Final[Measured] = "cpu_per_record"
-"""Pairs go on until its interval is narrow. Time has the waits for the broker in it, and those of handlers."""
+"""Pairs go on until its interval is narrow. The time includes waits for the broker and in handlers."""
 
 
 class PairFailed(AioparallelError):
-    """A run of a comparison was not right; the message says of which side, and what was found."""
+    """A run of a comparison had problems; the message names the side and the problems."""
 
 
 @dataclass(slots=True)
 class Comparison:
-    """The second revision over the first, a ratio for each pair; above 1 it takes more.
+    """The ratios of the second revision to the first, one for each pair; above 1 the second takes more.
 
-    ``repeated``: turns in which the machine moved, and which do not count. ``unquiet``: those that count all the same,
-    because too few quiet ones came. ``seconds``: that all of it took.
+    ``repeated``: turns in which the machine's speed changed and that do not count. ``unquiet``: those that count
+    because there were too few quiet ones. ``seconds``: duration of the comparison.
     """
 
     ratios: dict[Measured, list[float]] = field(default_factory=lambda: {"seconds": [], "cpu_per_record": []})
@@ -58,20 +57,20 @@ class Comparison:
     seconds: float = 0.0
 
     def interval(self, measured: Measured) -> Interval:
-        """At 99 %."""
+        """The interval at 99 %."""
         return ratio_interval(self.ratios[measured], CONFIDENCE)
 
 
 async def prepare(place: Field) -> None:
-    """Make the topics beside that of a queue."""
+    """Create the other topics of a queue."""
     if place.case.handler == "queue":
         await place.arena.create_topic(f"{place.work.topic}-markers", place.work.partitions)
         await place.arena.create_topic(f"{place.work.topic}__undelivered", 1)
 
 
 async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comparison:
-    """At least the pairs that an interval needs, then more until it is narrower than ``arena.width``, for at most
-    ``arena.seconds``. Raises PairFailed when a run is not right."""
+    """Run as many pairs as an interval needs, then more until it is narrower than ``arena.width``, for at most
+    ``arena.seconds``. Raises PairFailed if a run has problems."""
     arena, chance, found = place.arena, random.Random(seed), Comparison()
     least, began = least_rounds(CONFIDENCE), time.monotonic()
     turns: list[Turn] = []
@@ -96,26 +95,26 @@ async def compare(place: Field, sides: Sequence[Revision], *, seed: int) -> Comp
 
 
 Turn = tuple[Run, Run]
-"""A run of each side, one right after the other."""
+"""A run of each side, directly after each other."""
 
 
 @dataclass(slots=True)
 class Pair:
-    """What two processes did. ``repeated``, ``unquiet``: turns in which the machine moved, see :class:`Comparison`."""
+    """The runs of two processes. ``repeated``, ``unquiet``: see :class:`Comparison`."""
 
     turns: list[Turn] = field(default_factory=list)
     repeated: int = 0
     unquiet: int = 0
 
     def ratio(self, measured: Measured) -> float:
-        """The second side over the first: the geometric mean of the turns."""
+        """The ratio of the second side to the first: the geometric mean over the turns."""
         logs = [math.log(getattr(after, measured) / getattr(before, measured)) for before, after in self.turns]
         return math.exp(statistics.fmean(logs))
 
 
 async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Random) -> Pair:
-    """A cold run of each side, then :data:`TURNS` turns in which the machine did not move, or as many more as that at
-    most: then those count in which it did."""
+    """A cold run of each side, then :data:`TURNS` turns in which the machine's speed did not change. At most as many
+    more are run as replacements; if they do not suffice, other turns count as well."""
     hash_seed = str(chance.randrange(2**32))
     cpu = place.arena.cpu
     players = [
@@ -151,8 +150,8 @@ async def _turn(
 
 
 def contestant(name: str, side: Revision, hash_seed: str) -> Contestant:
-    """The library of a revision, in the program of this checkout."""
+    """A revision's library with the program of this checkout."""
     environment = {"PYTHONPATH": f"{side.folder}:{ROOT}", "PYTHONHASHSEED": hash_seed}
-    # -P: the folder where somebody calls it is not searched, which may hold another aioparallel.
+    # -P: the current folder is not searched, as it may have another aioparallel.
     command = (sys.executable, "-P", "-m", "benchmarks.contestants.ours")
     return Contestant(name, side.title, command, environment=environment)

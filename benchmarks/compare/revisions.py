@@ -1,4 +1,4 @@
-"""The library as it is in a commit, in a folder of its own."""
+"""The library of a commit in a folder of its own."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from benchmarks.programs import ROOT
 __all__ = ["WORKING_TREE", "Revision", "extract"]
 
 WORKING_TREE: Final = "."
-"""In place of a revision: the files as they are now."""
+"""Instead of a revision: the current files."""
 PACKAGE: Final = "aioparallel"
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """``title``: for people, with the short hash of the commit. ``folder``: holds the package."""
+    """``title``: with the short hash of the commit. ``folder``: contains the package."""
 
     title: str
     folder: Path
 
 
 def extract(name: str, folder: Path) -> Revision:
-    """The package of a revision, in any form that Git knows, compiled into ``folder``. Raises AioparallelError."""
+    """Extract and compile the package of a revision, in any form that Git knows. Raises AioparallelError."""
     folder.mkdir(parents=True)
     if name == WORKING_TREE:
         ignored = shutil.ignore_patterns("__pycache__")
@@ -42,13 +42,13 @@ def extract(name: str, folder: Path) -> Revision:
         with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, PACKAGE))) as archive:
             archive.extractall(folder, filter="data")
         title = f"{name} ({commit[:9]})" if not commit.startswith(name) else commit[:9]
-    # Else the first process of each side would compile it, while its clock runs.
+    # Otherwise the first process of each side would compile it while it is timed.
     compileall.compile_dir(folder, quiet=2)
     return Revision(title, folder)
 
 
 def _commit(name: str) -> str:
-    """Its hash."""
+    """The hash of a commit."""
     try:
         return _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}").decode().strip()
     except AioparallelError as error:

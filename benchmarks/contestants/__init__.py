@@ -1,1 +1,1 @@
-"""Contestants in this checkout: each module is a program of its own, see ``contestant.py``."""
+"""Contestants in this checkout: each module is a program, see ``contestant.py``."""

@@ -1,6 +1,6 @@
-"""Plain aiokafka as its documentation shows it: ``async for``, one handler after the other.
+"""Plain aiokafka as in its documentation: ``async for``, one handler after the other.
 
-With handlers that sleep it takes their sum; it then comes as far as the work's limit lets it.
+Handlers that sleep take the sum of their times, so the run usually ends at the work's limit.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""What people write by hand on aiokafka when a crash must lose nothing: a task for each record, and commits of what is
-done without a gap, the most that an offset alone can say. It keeps no order of keys. For the script ``crash``."""
+"""aiokafka as people write it when a crash must lose nothing: a task for each record, and commits up to the first
+unfinished record, as an offset alone can say no more. No order of keys. For the script ``crash``."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from benchmarks.contestants.reading import read
 
 
 class Prefix:
-    """Up to where everything is done: ``next`` is the first offset that is not; None before the first record."""
+    """Up to where all records are done. ``next``: the first unfinished offset; None before the first record."""
 
     def __init__(self) -> None:
         self.next: int | None = None
         self._above: set[int] = set()
 
     def starts_at(self, offset: int) -> None:
-        """Records from here on follow; said again it means nothing."""
+        """Records follow from this offset on; later calls have no effect."""
         if self.next is None:
             self.next = offset
 
     def add(self, offset: int) -> None:
-        """This one is done."""
+        """A record is done."""
         assert self.next is not None  # records of a fetch were announced
         self._above.add(offset)
         while self.next in self._above:

@@ -1,8 +1,8 @@
-"""What the event loop itself can do: as many tasks as the work's concurrency, each sleeping its part of the records.
+"""The limit of the event loop: as many tasks as the work's concurrency, each sleeping for its part of the records.
 
-It reads nothing from Kafka and has no handler, so there is no order to keep, nothing to commit and no log; the checks
-leave it out. Its figure bounds what any consumer on this event loop can reach, whose records also have to be fetched,
-ordered, recorded and committed. For work in which all records sleep equally long.
+It reads nothing from Kafka and has no handler, order, commits or log; the checks leave it out. Its rate is an upper
+bound for any consumer on this event loop, which must also fetch, order, track and commit records. For work in which all
+records sleep equally long.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The least that can be done: the smallest program on aiokafka that makes the same waits.
+"""The least possible work: the smallest program on aiokafka with the same waits.
 
-As many tasks as the work's concurrency take records from what was fetched, each awaiting one handler after the other.
-It keeps no order, tracks nothing and commits what it has read: every consumer on this client has to do at least this.
+As many tasks as the work's concurrency take fetched records, each awaiting one handler after the other. It keeps no
+order, tracks nothing and commits what it has read: every consumer on this client does at least this.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from benchmarks.contestant import Job, Readable, serve
 from benchmarks.contestants.reading import read
 
 CHUNK: Final = 500
-"""Records of one fetch, as :mod:`benchmarks.contestants.getmany` takes them."""
+"""Records of one fetch, as in :mod:`benchmarks.contestants.getmany`."""
 
 
 async def consume(job: Job) -> None:

@@ -1,4 +1,4 @@
-"""This library with its defaults, but for the order and the concurrency that the work asks for."""
+"""This library with its defaults, except for the order and concurrency of the work."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from aioparallel.testing.processes.parent import tell
 from benchmarks.contestant import Handle, Job, serve
 from benchmarks.contestants.reading import read_all, until_over
 
-# A dead member's partitions wait until its session is over: the shortest that brokers allow unless told otherwise.
+# A dead member's partitions wait for the end of its session: the shortest that brokers allow by default.
 SESSION: Final = 6.0  # seconds
 HEARTBEAT: Final = 2.0  # seconds
-COMMIT_INTERVAL: Final = 1.0  # seconds, the default of ours
+COMMIT_INTERVAL: Final = 1.0  # seconds, our default
 POLL: Final = 0.005  # seconds
 
 
 class ArrivalClient(AiokafkaClient):
-    """Notes when each fetch returned what: an event for the last of the records that a fetch took from a partition."""
+    """Logs arrivals: for each fetch an event with the last record that it returned of a partition."""
 
     def __init__(self, bootstrap_servers: str, group_id: str, log: EventLog) -> None:
         super().__init__(bootstrap_servers, group_id)
         self._log = log
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        """As the client itself."""
+        """Fetch, and log the arrival."""
         fetched = await super().fetch(quotas, most)
         for one in fetched:
             if one.records:
@@ -45,7 +45,7 @@ class ArrivalClient(AiokafkaClient):
 
 
 def options(job: Job) -> dict[str, Any]:
-    """What scripts and handlers need."""
+    """Options for scripts and handlers."""
     found: dict[str, Any] = {}
     if job.work.handler == "json":
         found["value_deserializer"] = from_json
@@ -62,7 +62,7 @@ def options(job: Job) -> dict[str, Any]:
 
 
 def producing(handle: Handle, output: str) -> Any:
-    """The handler, with one output for each record."""
+    """The handler with one output for each record."""
 
     async def produce(record: Record) -> Outgoing:
         await handle(record)
@@ -72,7 +72,7 @@ def producing(handle: Handle, output: str) -> Any:
 
 
 def handler(job: Job) -> Any:
-    """What the work asks for."""
+    """The handler of the work."""
     if job.work.batch:
         return batches(job.handle, size=job.work.batch)
     return producing(job.handle, job.output) if job.output else job.handle
@@ -105,7 +105,7 @@ async def consume(job: Job) -> None:
 
 
 def make_consumer(job: Job) -> ParallelConsumer[Any, Any]:
-    """What the work asks for."""
+    """The consumer of the work."""
     work = job.work
     common: dict[str, Any] = {
         "bootstrap_servers": work.bootstrap_servers,
@@ -121,7 +121,7 @@ def make_consumer(job: Job) -> ParallelConsumer[Any, Any]:
 
 
 async def map_records(job: Job) -> None:
-    """The records of the topic, read before the clock starts, by key through the engine alone."""
+    """The records of the topic, read before the clock starts, by key through parallel_map."""
     from aioparallel import parallel_map  # noqa: PLC0415 - as above
 
     records = await read_all(job)
@@ -136,20 +136,20 @@ async def map_records(job: Job) -> None:
 
 
 async def stop_when_over(consumer: ParallelConsumer, job: Job) -> None:
-    """At its limit without waiting for what runs."""
+    """Stop the consumer; at the work's limit without draining."""
     ended = await job.wait()
     consumer.stop(drain=ended)
 
 
 async def go_on(consumer: ParallelConsumer, job: Job) -> None:
-    """A member begins when it is let go."""
+    """Resume a member when the benchmark says ``go``."""
     await job.let_go.wait()
     consumer.resume()
 
 
 async def tell_partitions(consumer: ParallelConsumer, job: Job) -> None:
-    """How many are open, whenever that changes, until the records are let go; where latency is measured, until it
-    has all of them. ``stats()`` looks at the whole backlog: it is not asked while the clock runs."""
+    """Report the number of open partitions when it changes, until the records start; for latency, until all are open.
+    ``stats()`` walks the whole backlog, so it is not called while the clock runs."""
     told = 0
     while not job.let_go.is_set() and (job.work.script == "members" or told < job.work.partitions):
         try:
@@ -163,7 +163,7 @@ async def tell_partitions(consumer: ParallelConsumer, job: Job) -> None:
 
 
 async def finish_when_acknowledged(consumer: ParallelConsumer, job: Job) -> None:
-    """A record has succeeded once the broker has its output. ``stats()`` looks at the whole backlog, so it is asked
+    """A record has succeeded once the broker has its output. ``stats()`` walks the whole backlog, so it is called only
     when that is nearly gone."""
     await job.all_called.wait()
     succeeded = 0

@@ -1,5 +1,5 @@
-"""A bare producer: as many records of the same size as the others produce, as fast as ``AIOKafkaProducer`` takes them,
-with acknowledgements waited for at the end. It reads nothing, so only its output is checked."""
+"""A plain producer: as many records of the same size as the others produce, as fast as ``AIOKafkaProducer`` accepts
+them, waiting for acknowledgements at the end. It reads nothing, so only its output is checked."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from benchmarks.contestants.reading import read_all, until_over
 async def consume(job: Job) -> None:
     """One round. The records are those of the topic, read before the clock starts."""
     work, output = job.work, job.output
-    assert output is not None  # the work is to produce
+    assert output is not None  # the work has an output topic
     records = await read_all(job)
 
     async def produce(producer: AIOKafkaProducer) -> None:

@@ -1,4 +1,4 @@
-"""What the contestants on plain aiokafka share: the consumer, and when to stop."""
+"""Shared by contestants on plain aiokafka: the consumer, and when to stop."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ async def read_all(job: Job) -> list[ConsumerRecord[bytes | None, bytes | None]]
 
 
 async def read(job: Job, loop: Callable[[AIOKafkaConsumer], Awaitable[None]], **options: Any) -> None:
-    """Run a loop that reads for ever until the job is over. Commits are aiokafka's own, every 5 seconds and when it
-    closes, unless ``options`` say otherwise."""
+    """Run an endless reading loop until the job is over. aiokafka commits every 5 seconds and when it closes, unless
+    ``options`` say otherwise."""
     decoded = {"value_deserializer": from_json} if job.work.handler == "json" else {}
     async with AIOKafkaConsumer(
         job.work.topic,

@@ -1,6 +1,6 @@
-"""A task for each record, with a semaphore: what people write by hand to run many at once.
+"""A task for each record with a semaphore, as people write it to run many at once.
 
-It keeps no order, and it commits what it has read, finished or not: a crash loses what is running.
+It keeps no order, and commits what it has read, finished or not: a crash loses running records.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Contestants outside this checkout: the Java Parallel Consumer, and Python libraries in environments of their own."""
+"""Contestants outside this checkout: the Java Parallel Consumer, and Python libraries in virtual environments."""

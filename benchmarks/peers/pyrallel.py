@@ -1,10 +1,9 @@
-"""Pyrallel Consumer as a contestant: asyncio mode, at its defaults but for two settings.
+"""Pyrallel Consumer as a contestant: asyncio mode, with its defaults except for two settings.
 
 ``max_in_flight`` is the number of records that may run at once. ``poll_batch_size`` was found by trial for each kind of
-handler, as its tuning guide advises; the default of 1,000 is three to five times slower. Handlers that return at
-once are served best by large batches: it pauses all partitions while it has more records than may run, and each pause
-costs it a fraction of a second. Handlers that wait are served best by small ones: the CPU it needs for a record grows
-with the number of records that it holds.
+handler, as its tuning guide advises; the default of 1,000 is three to five times slower. Handlers that return at once
+need large batches: it pauses all partitions while it has more records than may run, and each pause costs a fraction of
+a second. Handlers that wait need small ones: its CPU time per record grows with the number of records that it holds.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ COMMIT_TIMEOUT: Final = 20.0
 
 
 class Place:
-    """Where a record is from, in the form that the handler of the benchmark knows."""
+    """A record's place, in the form that the benchmark's handler uses."""
 
     __slots__ = ("offset", "partition")
 
@@ -41,7 +40,7 @@ class Place:
 
 
 def configuration(work: Work, group: str) -> KafkaConfig:
-    """What the work says, and what was found to be best for it."""
+    """The configuration of the work, with the settings found best for it."""
     config = KafkaConfig(BOOTSTRAP_SERVERS=work.bootstrap_servers, CONSUMER_GROUP=group)
     config.parallel_consumer.ordering_mode = ORDERINGS[work.ordering]
     config.parallel_consumer.poll_batch_size = POLL_BATCH_OF_SLEEPERS if work.handler == "sleep" else POLL_BATCH
@@ -67,7 +66,7 @@ async def consume(job: Job) -> None:
 
 
 async def committed(consumer: PyrallelConsumer) -> None:
-    """Wait until the consumer has committed all that it has read: its ``stop`` commits what it has counted by then."""
+    """Wait until the consumer has committed everything: its ``stop`` only commits what it has counted by then."""
     deadline = time.monotonic() + COMMIT_TIMEOUT
     while any(partition.true_lag for partition in consumer.get_metrics().partitions):
         if time.monotonic() > deadline:

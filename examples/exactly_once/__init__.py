@@ -1,1 +1,1 @@
-"""Exactly once: statistics of delays, made while members are killed, equal to those computed from the file."""
+"""Exactly once: statistics of delays, made while members are killed, equal those computed from the file."""

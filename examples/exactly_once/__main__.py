@@ -1,13 +1,13 @@
-"""Flights in, statistics of each carrier's delays out, exactly once, while members are killed at random.
+"""Statistics of each carrier's delays from a topic of flights, exactly once, while members are killed at random.
 
 In a clone of the repository::
 
     make exactly-once                           # or, with Java and Maven installed:
     python -m examples.exactly_once --flights 40000 --kills 8
 
-It starts Apache Kafka, puts real flights on topic ``flights`` and starts two members of ``delays.py``. Every few
+It starts Apache Kafka, writes real flights to topic ``flights`` and starts two members of ``delays.py``. Every few
 seconds it kills one of them (SIGKILL) and starts it again. Meanwhile it reads topic ``delays`` under ``read_committed``
-and compares, carrier by carrier, with what it computes from the CSV file: how many flights, and how late they came.
+and compares it by carrier with the CSV file: number of flights, and sum of delays.
 """
 
 import argparse
@@ -38,7 +38,7 @@ Totals = tuple[Counter[str], Counter[str]]
 
 
 def from_file(count: int) -> Totals:
-    """What must come out."""
+    """The expected totals."""
     flights, minutes = Counter[str](), Counter[str]()
     for flight in read_flights(count):
         row = json.loads(flight.value)
@@ -49,7 +49,7 @@ def from_file(count: int) -> Totals:
 
 
 def at_least(least: int) -> Callable[[str], int]:
-    """A whole number from the command line."""
+    """Parses a whole number of the command line."""
 
     def number(text: str) -> int:
         if not text.isdecimal() or int(text) < least:
@@ -61,7 +61,7 @@ def at_least(least: int) -> Callable[[str], int]:
 
 @asynccontextmanager
 async def reader(servers: str) -> AsyncIterator[AIOKafkaConsumer]:
-    """Reads topic ``delays``, committed records only."""
+    """A reader of topic ``delays``, committed records only."""
     places = [Partition("delays", number) for number in range(PARTITIONS)]
     consumer = AIOKafkaConsumer(
         bootstrap_servers=servers, isolation_level="read_committed", auto_offset_reset="earliest"
@@ -84,7 +84,7 @@ class Members:
         return subprocess.Popen(command, stderr=subprocess.DEVNULL)
 
     def kill_one(self) -> str:
-        """SIGKILL, and the same one again."""
+        """Kill a member (SIGKILL) and start it again."""
         name = random.choice(list(self._running))
         self._running[name].kill()
         self._running[name].wait()
@@ -93,7 +93,7 @@ class Members:
         return name
 
     def stop(self) -> None:
-        """All of them."""
+        """Stop all members."""
         for process in self._running.values():
             process.send_signal(signal.SIGTERM)
         for process in self._running.values():
@@ -105,7 +105,7 @@ class Members:
 
 
 async def watch(servers: str, members: Members, wanted: int, kills: int, pause: float, console: Console) -> Totals:
-    """Read what becomes visible, and kill members meanwhile."""
+    """Read committed records, and kill members meanwhile."""
     flights, minutes = Counter[str](), Counter[str]()
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     kill_at = time.monotonic() + pause
@@ -113,7 +113,7 @@ async def watch(servers: str, members: Members, wanted: int, kills: int, pause: 
     async with reader(servers) as consumer:
         with Progress(*columns, console=console) as progress:
             task = progress.add_task("delays", total=wanted)
-            # Some more seconds after the last one: what is there twice would come now.
+            # Some more seconds after the last record: duplicates would arrive now.
             while flights.total() < wanted or time.monotonic() - last < 2:
                 for records in (await consumer.getmany(timeout_ms=200)).values():
                     for record in records:
@@ -131,7 +131,7 @@ async def watch(servers: str, members: Members, wanted: int, kills: int, pause: 
 
 
 def show(found: Totals, wanted: Totals, console: Console) -> bool:
-    """A table; whether all is as it must be."""
+    """Print a table. Returns whether all totals are equal."""
     table = Table("carrier", "flights", "of", "minutes late", "of", "")
     for carrier in sorted(wanted[0]):
         same = all(totals[carrier] == others[carrier] for totals, others in zip(found, wanted, strict=True))
@@ -142,7 +142,7 @@ def show(found: Totals, wanted: Totals, console: Console) -> bool:
 
 
 async def main() -> int:
-    """The whole of it."""
+    """Run the example."""
     parser = argparse.ArgumentParser(
         prog="python -m examples.exactly_once",
         description=__doc__,

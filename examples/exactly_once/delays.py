@@ -1,9 +1,9 @@
-"""Statistics of each carrier's delays, written exactly once: ``python -m examples.exactly_once`` starts and kills it.
+"""Writes each carrier's delays exactly once; ``python -m examples.exactly_once`` starts and kills it.
 
     python -m examples.exactly_once.delays localhost:9092 name
 
-Each flight becomes one record of topic ``delays``: its carrier, and by how many minutes it came late. ``name`` is the
-member's, so that one which is started again ends at once what it has left open.
+Each flight becomes one record of topic ``delays``: its carrier, and its delay in minutes. ``name`` identifies the
+member, so that after a restart it ends its open transaction at once.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from aioparallel import Outgoing, ParallelConsumer, Record, Transactions
 
 
 async def delay(record: Record[bytes | None, bytes]) -> Outgoing | None:
-    """A service is asked, say, which takes some milliseconds. A flight that never arrived has no delay."""
+    """The sleep stands for a request to a service. A flight that never arrived has no delay."""
     await asyncio.sleep(random.uniform(0.005, 0.03))
     flight = json.loads(record.value)
     if flight["arr_delay"] is None:
@@ -24,7 +24,7 @@ async def delay(record: Record[bytes | None, bytes]) -> Outgoing | None:
 
 
 def main(servers: str, name: str) -> None:
-    """Until SIGTERM."""
+    """Run until SIGTERM."""
     consumer = ParallelConsumer[bytes | None, bytes](
         "flights",
         bootstrap_servers=servers,

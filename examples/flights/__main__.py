@@ -1,4 +1,4 @@
-"""The command: ``python -m examples.flights``, or ``make demo ARGS=...``, which sets up what it needs first."""
+"""The command: ``python -m examples.flights``, or ``make demo ARGS=...``, which installs what it needs first."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ def main(*, settings: Settings = DEFAULTS) -> int:
     """Enrich 20,000 real flights over HTTP, first one at a time, then with aioparallel, and check the promises.
 
     The flights that left New York in 2013 go to a Kafka topic, keyed by tail number. For each one the handler asks a
-    local HTTP service, which answers after 5 to 30 ms with the plane, both airports and the weather. A plane that
-    nobody knows is a 404, and that is an answer too.
+    local HTTP service, which answers after 5 to 30 ms with the plane, both airports and the weather. For an unknown
+    plane it answers 404, which counts as an answer.
 
-    At the end: records/s of both ways, the order of every key as the handler and the service saw it, lost and repeated
-    records, committed offsets against end offsets. The exit code is 1 when a check fails.
+    At the end: records/s of both ways, the order of every key as seen by the handler and the service, lost and repeated
+    records, committed offsets against end offsets. The exit code is 1 if a check fails.
 
     **Examples**
 
     - `python -m examples.flights`: half a minute; needs no Java and no Docker
     - `... --kill`: the consumer is killed three times and loses nothing
-    - `... --concurrency 50`: what fewer handlers at once mean
+    - `... --concurrency 50`: the effect of fewer handlers at once
     - `... --broker kafka`: the same on Apache Kafka
-    - `... --bootstrap-servers localhost:9092`: on a broker that runs already
+    - `... --bootstrap-servers localhost:9092`: on a running broker
 
     **Files** in the output folder
 
     - `demo.png`: throughput, in flight and lag over time
-    - `enriched.jsonl`: the enriched flights, one JSON object a line. Delivery is at least once: what was done but not
-      yet committed when the consumer was killed is done again, and stands there again
-    - `evidence/`: what the handler and the service saw, and the logs of all processes
+    - `enriched.jsonl`: the enriched flights, one JSON object a line. Delivery is at least once: flights that were
+      handled but not committed when the consumer was killed are in it again
+    - `evidence/`: logs of the handler, the service and all processes
     """
     console = Console() if sys.stdout.isatty() else Console(width=WIDTH_WITHOUT_TERMINAL)
     try:
@@ -68,13 +68,13 @@ def main(*, settings: Settings = DEFAULTS) -> int:
 
 
 async def run(settings: Settings, console: Console) -> Result:
-    """The demo; SIGTERM ends it as Ctrl-C does, by cancelling it, so that everything is closed in its order."""
+    """Run the demo. SIGTERM cancels it like Ctrl-C, so that everything is closed in order."""
     task = asyncio.current_task()
-    assert task is not None  # a coroutine that runs has one
+    assert task is not None  # a running coroutine has one
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     demo = Demo(settings, console)
     settings.clear_output()
-    # Kafka clients speak about what passes by itself; that belongs into a file, not between the bars.
+    # Kafka clients log conditions that pass by themselves: into a file, not between the progress bars.
     logging.basicConfig(
         filename=settings.evidence / "demo.log", format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )

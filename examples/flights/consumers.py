@@ -21,15 +21,15 @@ from examples.flights.lines import appending
 
 __all__ = ["Job"]
 
-HEARTBEATS = 6  # to a session
+HEARTBEATS = 6  # in a session timeout
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What one process does; travels as JSON on its command line.
+    """The work of one process, passed as JSON on its command line.
 
     ``records``: where the plain loop stops; None for the parallel consumer, which stops at the end offsets.
-    ``service``: the HTTP service's address. ``events``, ``enriched``: files to write. ``session_timeout``: seconds.
+    ``service``: URL of the HTTP service. ``events``, ``enriched``: files to write. ``session_timeout``: seconds.
     """
 
     bootstrap_servers: str
@@ -43,14 +43,14 @@ class Job:
     records: int | None = None
 
     def to_json(self) -> str:
-        """As text."""
+        """The job as JSON."""
         return json.dumps(asdict(self))
 
 
 async def consume(job: Job) -> None:
-    """All of it, with files and connections that are closed in the end."""
-    # httpx over aiohttp's transport: httpx's own pool walks all its connections at each request and fell to 107
-    # requests/s with 1,000 of them, where this one did 2,990.
+    """Do the job."""
+    # httpx over aiohttp's transport: httpx's own pool scans all its connections for each request and made only 107
+    # requests/s with 1,000 of them, where this one made 2,990.
     limits = httpx.Limits(max_connections=job.concurrency, max_keepalive_connections=job.concurrency)
     transport = AiohttpTransport(limits=limits, trust_env=False)
     with EventLog(Path(job.events), times=True) as events, appending(Path(job.enriched)) as enriched:
@@ -81,7 +81,7 @@ async def consume_parallel(job: Job, handle: Callable[[Record], Awaitable[None]]
 
 
 async def consume_one_by_one(job: Job, handle: Callable[[Record], Awaitable[None]]) -> None:
-    """Without it: one record after the other."""
+    """With plain aiokafka: one record after the other."""
     consumer = AIOKafkaConsumer(
         job.topic, bootstrap_servers=job.bootstrap_servers, group_id=job.group_id, auto_offset_reset="earliest"
     )

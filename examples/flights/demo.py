@@ -1,4 +1,4 @@
-"""The order of events: broker, flights, service, plain loop, parallel consumer (killed or not), checks, picture."""
+"""The steps in order: broker, flights, service, plain loop, parallel consumer (killed or not), checks, picture."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from examples.flights.topic import Keys, Topic, open_topic
 
 __all__ = ["Demo"]
 
-SESSION_TIMEOUT = 30.0  # seconds; where nobody is killed, nobody waits for it
-SHORTEST_SESSION = 6.0  # after a kill the next consumer waits for its end; brokers refuse less, unless told otherwise
-POLL_INTERVAL = 0.01  # seconds; also how exactly a kill is aimed
-STALL_TIMEOUT = 60.0  # seconds without anything new before the demo gives up
+SESSION_TIMEOUT = 30.0  # seconds
+SHORTEST_SESSION = 6.0  # the least that brokers allow by default; after a kill the next consumer waits so long
+POLL_INTERVAL = 0.01  # seconds; also the precision of a kill
+STALL_TIMEOUT = 60.0  # seconds without progress after which the demo gives up
 
 
 class Demo:
-    """One demo, into an empty output folder."""
+    """One demo with an empty output folder."""
 
     def __init__(self, settings: Settings, console: Console) -> None:
         self._settings = settings
@@ -38,7 +38,7 @@ class Demo:
         self._kills: list[int] = []  # CLOCK_MONOTONIC, nanoseconds
 
     async def run(self) -> Result:
-        """Everything, in order. Raises AioparallelError when a broker or a process fails."""
+        """Run all steps. Raises AioparallelError if a broker or a process fails."""
         settings = self._settings
         async with open_topic(
             settings.broker, settings.bootstrap_servers, settings.partitions, self._console.print
@@ -87,9 +87,9 @@ class Demo:
         )
 
     async def _consume(self, job: Job, way: str, records: int, kills: int) -> None:
-        """Run a job to its end, in one process or, with kills, in one more for each kill.
+        """Run a job to its end: in one process, and another one after each kill.
 
-        Each way has a service process of its own.
+        Each way has its own service process.
         """
         evidence = self._settings.evidence
         done: set[tuple[int, int]] = set()
@@ -108,10 +108,10 @@ class Demo:
     async def _watch(
         self, child: Child, tail: EventTail, done: set[tuple[int, int]], show: Show, kill_at: int | None
     ) -> bool:
-        """Follow one process until it ends, or kill it once ``kill_at`` records are done; whether it was killed."""
+        """Follow a process until it ends, or kill it after ``kill_at`` records. Returns whether it was killed."""
         running, moved = 0, time.monotonic()
         while True:
-            alive = child.running  # before the last look at its events
+            alive = child.running  # before reading its last events
             for event in tail.new():
                 moved = time.monotonic()
                 running += 1 if event.kind is EventKind.BEGAN else -1
@@ -135,7 +135,7 @@ class Demo:
             await asyncio.sleep(POLL_INTERVAL)
 
     def _runs(self, name: str) -> list[list[Event]]:
-        """What each of the processes did, in their order; nothing where there is no log."""
+        """The events of each process in order; empty without a log."""
         evidence = self._settings.evidence
         return [read_events(evidence / f"{name}-{run}.events") for run in range(len(self._kills) + 1)]
 

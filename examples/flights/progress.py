@@ -1,4 +1,4 @@
-"""A bar on a terminal for each step; anywhere else a line when the step has ended."""
+"""A progress bar for each step on a terminal; elsewhere a line at its end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 __all__ = ["Show", "progress"]
 
 Show = Callable[[int, str], None]
-"""Told how many records are done, and a short remark."""
+"""Called with the number of completed records, and a short note."""
 
 
 @contextmanager
 def progress(console: Console, title: str, total: int) -> Iterator[Show]:
-    """Show how far a step of ``total`` records has come."""
+    """Show the progress of a step of ``total`` records."""
     columns = (
         SpinnerColumn(finished_text=" "),
         TextColumn("{task.description:<24}"),

@@ -1,9 +1,8 @@
-"""What came out: loss, duplicates and key order, computed from what the handler and the service wrote down.
+"""Results: loss, duplicates and key order, computed from the events that the handler and the service logged.
 
-Both write the same events, so both are judged by the same rules, those of :mod:`aioparallel.testing.checkers`. To its
-order of keys comes one rule more, because here every record of a key is known: none may begin before the one that
-precedes it in its key was completed, in this process or an earlier one. Without it nobody sees an overtaking whose late
-record runs only after a kill.
+Both logs are judged by the rules of :mod:`aioparallel.testing.checkers`. One rule is added for the order of keys, as
+every record of a key is known here: a record may begin only after the one before it in its key was completed, in this
+process or an earlier one. Without this rule an overtaken record that runs only after a kill would not be noticed.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ __all__ = ["Check", "Observed", "Result", "enriched_places", "observe", "predece
 
 
 class Check(NamedTuple):
-    """One promise, whether it held, and the figures behind it."""
+    """One promise, whether it was kept, and its figures."""
 
     promise: str
     passed: bool
@@ -35,10 +34,10 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the logs of one way amount to.
+    """The summary of the logs of one way.
 
-    ``calls`` began; ``records`` were completed, each counted once. ``seconds`` is from the first beginning to the last
-    completion, where the events have times.
+    ``calls`` began; ``records`` were completed, each counted once. ``seconds``: from the first beginning to the last
+    completion, if the events have times.
     """
 
     calls: int
@@ -55,7 +54,7 @@ class Observed:
 
 
 def observe(runs: Sequence[Sequence[Event]], keys: Mapping[Place, bytes | None]) -> Observed:
-    """Judge what processes, one after the other, did about the produced records ``keys``."""
+    """Judge the events of processes that ran one after the other. ``keys``: the produced records."""
     order, delivery = OrderChecker(), DeliveryChecker[tuple[int, int]]()
     for place in keys:
         delivery.produced(place)
@@ -65,7 +64,7 @@ def observe(runs: Sequence[Sequence[Event]], keys: Mapping[Place, bytes | None])
         for event in events:
             replay([event], lambda partition, offset: keys[Place(partition, offset)], order, delivery)
             place = Place(event.partition, event.offset)
-            # Back to a completed record, as after a session that timed out: a duplicate, and no violation.
+            # Repeating a completed record, as after a session timeout, is a duplicate and not a violation.
             broken = any(found.rule != "backwards" or place not in done for found in order.violations)
             order.violations.clear()
             overtaking = event.kind is EventKind.BEGAN and place in before and before[place] not in done
@@ -87,7 +86,7 @@ def observe(runs: Sequence[Sequence[Event]], keys: Mapping[Place, bytes | None])
 
 
 def predecessors(keys: Mapping[Place, bytes | None]) -> dict[Place, Place]:
-    """For each record with a key: the one before it in its key, if there is one."""
+    """For each record with a key: the one before it in its key, if any."""
     last: dict[tuple[int, bytes], Place] = {}
     before: dict[Place, Place] = {}
     for place in sorted(keys):
@@ -99,17 +98,17 @@ def predecessors(keys: Mapping[Place, bytes | None]) -> dict[Place, Place]:
 
 
 def enriched_places(path: Path) -> Counter[Place]:
-    """How many lines of the file of enriched records each record has."""
+    """The number of lines in the file of enriched records for each record."""
     with path.open("rb") as lines:
         return Counter(Place(record["partition"], record["offset"]) for record in map(json.loads, lines))
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Everything the demo found out.
+    """All results of the demo.
 
-    ``handler`` and ``service`` are what each saw of the parallel run; ``lines`` counts the lines of the file of
-    enriched records by the record they came from. ``kills`` were made, ``kills_asked`` asked for.
+    ``handler`` and ``service``: the parallel run as seen by each. ``lines``: lines of the file of enriched records by
+    their record. ``kills``: number of kills; ``kills_asked``: as requested.
     """
 
     produced: int
@@ -123,16 +122,16 @@ class Result:
 
     @property
     def speed_up(self) -> float:
-        """How many times the plain loop's rate."""
+        """The ratio of our rate to the plain loop's."""
         return self.handler.rate / self.plain.rate if self.plain.rate else 0.0
 
     @property
     def passed(self) -> bool:
-        """Whether every check did."""
+        """Whether all checks passed."""
         return all(check.passed for check in self.checks())
 
     def checks(self) -> list[Check]:
-        """All promises; the order of keys as the handler saw it and as the service did."""
+        """All promises; the order of keys as seen by the handler and by the service."""
         checks = [self._nothing_lost()]
         for who, seen in ("handler", self.handler), ("service", self.service):
             figures = f"{seen.out_of_order} violations in {seen.calls:,} calls"
@@ -144,14 +143,14 @@ class Result:
         return checks
 
     def _nothing_lost(self) -> Check:
-        """Every produced record: handled to its end, answered by the service, in the file."""
+        """Every produced record must be handled to its end, answered by the service, and in the file."""
         handler, service, file = self.handler.lost, self.service.lost, self.produced - len(self.lines)
         lost = max(handler, service, file)
         figures = f"{lost} lost of {self.produced:,} (handler {handler}, service {service}, file {file})"
         return Check("no record lost", lost == 0, figures)
 
     def _all_committed(self) -> Check:
-        """Every partition's committed offset stands at its end."""
+        """The committed offset of every partition must be its end offset."""
         behind = [at for at in self.offsets if at.committed != at.end]
         figures = f"{len(self.offsets) - len(behind)} of {len(self.offsets)} partitions at their end"
         if behind:
@@ -160,7 +159,7 @@ class Result:
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the figures of both ways, and the checks, with words as well as colours."""
+    """Print the figures of both ways, and the checks."""
     figures = Table("", title="Measured, first to last handler call")
     if result.kills:
         figures.caption = "The seconds include the waiting, after each kill, until the dead consumer's session is over."

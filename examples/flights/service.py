@@ -1,9 +1,8 @@
-"""The HTTP service, a process of its own: an answer for each flight after 5 to 30 ms.
+"""The HTTP service in a process of its own: an answer for each flight after 5 to 30 ms.
 
 ``GET /{run}/flights/{tail number}/{origin}/{destination}/{hour}?partition=&offset=`` is answered with the JSON of
-:class:`~examples.flights.flights.Enrichments`, as 200, or as 404 when the plane is not known. A flight without tail
-number asks for ``NA``. The query says which record asks, and ``run`` which of the consumer's processes: what each of
-them asked for stands in an event log of its own.
+:class:`~examples.flights.flights.Enrichments`, as 200, or as 404 if the plane is unknown. A flight without tail number
+uses ``NA``. The query names the record that asks, and ``run`` the consumer's process, which each have an event log.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ LONGEST_DELAY = 0.030  # seconds
 
 
 class Question(NamedTuple):
-    """What is asked about which flight."""
+    """A parsed request."""
 
     run: int
     partition: int
@@ -39,7 +38,7 @@ class Question(NamedTuple):
 
     @classmethod
     def of(cls, target: str) -> Question:
-        """From the request's target. Raises ValueError and KeyError for anything else."""
+        """Parse the request's target. Raises ValueError and KeyError for anything else."""
         path, _, query = target.partition("?")
         _, run, flights, *rest = path.split("/")
         if flights != "flights" or len(rest) != 4:
@@ -49,14 +48,14 @@ class Question(NamedTuple):
 
 
 def delay_of(seed: int, path: str) -> float:
-    """Seconds until the answer: the same for the same seed and flight, uniform from 5 to 30 ms."""
+    """Seconds until the answer: uniform from 5 to 30 ms, the same for the same seed and flight."""
     digest = blake2b(path.encode(), digest_size=8, salt=seed.to_bytes(16, "little", signed=True)).digest()
     share = int.from_bytes(digest, "little") / 2**64
     return SHORTEST_DELAY + share * (LONGEST_DELAY - SHORTEST_DELAY)
 
 
 class Service:
-    """Answers requests, and writes down when each came and was answered: in ``{events}-{run}.events``."""
+    """Answers requests, and logs when each came and was answered, in ``{events}-{run}.events``."""
 
     def __init__(self, enrichments: Enrichments, events: Path, seed: int) -> None:
         self._enrichments = enrichments
@@ -66,7 +65,7 @@ class Service:
         self._open = ExitStack()
 
     async def answer(self, request: web.BaseRequest) -> web.Response:
-        """One flight; 400 for anything else."""
+        """The answer for a flight; 400 for anything else."""
         try:
             run, partition, offset, path = Question.of(request.raw_path)
         except (ValueError, KeyError):
@@ -90,7 +89,7 @@ class Service:
 
 
 async def serve(events: Path, seed: int) -> None:
-    """Serve on a free port of the loopback interface until cancelled; tells the port."""
+    """Serve on a free port of the loopback interface until cancelled; prints the port."""
     service = Service(Enrichments(data_directory()), events, seed)
     handlers = web.Server(service.answer, access_log=None)
     server = await asyncio.get_running_loop().create_server(handlers, "127.0.0.1", 0, backlog=4096)
@@ -105,7 +104,7 @@ async def serve(events: Path, seed: int) -> None:
 
 @asynccontextmanager
 async def run_service(events: Path, seed: int = 2013) -> AsyncIterator[str]:
-    """Start it as a process that ends with this one; its address. Log beside ``events``."""
+    """Start the service as a process that ends with this one. Yields its URL. Its log is next to ``events``."""
     log, module = events.with_name(f"{events.name}.log"), "examples.flights.service"
     async with Child.of_module("HTTP service", module, str(events), str(seed), log=log) as child:
         yield f"http://127.0.0.1:{await child.line()}"

@@ -1,4 +1,4 @@
-"""The Kafka side of the demo: a broker, a topic of its own, the flights in it, and the offsets at the end."""
+"""The Kafka side of the demo: a broker, a new topic with the flights, and the offsets at the end."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from examples.flights.flights import Flight
 
 __all__ = ["Keys", "PartitionOffsets", "Place", "Topic", "open_topic"]
 
-# The embedded broker answers a fetch with one batch of each partition. Batches of aiokafka's default size, 16 KiB,
-# hold 40 flights: fetching would set the pace. These hold about 600.
+# The embedded broker answers a fetch with one batch of each partition. aiokafka's default of 16 KiB holds 40 flights,
+# so that fetching would limit the rate. These hold about 600.
 BATCH_SIZE = 256 * 1024  # bytes
 LINGER = 500  # milliseconds; the flush at the end does not wait for it
-DEADLINE = 60.0  # seconds for each conversation with the broker
+DEADLINE = 60.0  # seconds for each connection to the broker
 
 
 class Place(NamedTuple):
-    """Where a record stands in the demo's topic."""
+    """A record's place in the demo's topic."""
 
     partition: int
     offset: int
 
 
 Keys = dict[Place, bytes | None]
-"""What was produced: where each record is, with its key."""
+"""Keys of the produced records by their places."""
 
 
 class PartitionOffsets(NamedTuple):
-    """Where a group stands in one partition; ``committed`` is None when it has committed nothing."""
+    """A group's offset in one partition; ``committed`` is None if there is none."""
 
     partition: int
     committed: int | None
@@ -48,7 +48,7 @@ class PartitionOffsets(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The demo's topic, on a broker that answers."""
+    """The demo's topic."""
 
     broker: str
     bootstrap_servers: str
@@ -58,7 +58,7 @@ class Topic:
     async def produce(self, flights: Iterable[Flight]) -> Keys:
         """Produce the flights, keyed by tail number.
 
-        Raises AioparallelError when the broker has not kept them all, BrokerUnreachable when it does not answer.
+        Raises AioparallelError if the broker has not kept them all, BrokerUnreachable if it does not answer.
         """
         async with conversation(self.bootstrap_servers):
             producer = AIOKafkaProducer(
@@ -78,7 +78,7 @@ class Topic:
         return {Place(found.partition, found.offset): key for key, found in acknowledged}
 
     async def offsets(self, group_id: str) -> list[PartitionOffsets]:
-        """Committed and end offset of every partition, as the broker has them now. Raises BrokerUnreachable."""
+        """Committed and end offsets of all partitions. Raises BrokerUnreachable."""
         async with (
             conversation(self.bootstrap_servers),
             AIOKafkaConsumer(
@@ -97,10 +97,10 @@ class Topic:
 async def open_topic(
     broker: str, bootstrap_servers: str | None, partitions: int, report: Callable[[str], None]
 ) -> AsyncIterator[Topic]:
-    """A new topic on the brokers named, or on one that is started: ``broker`` is ``"embedded"`` or ``"kafka"``.
+    """A new topic on the given broker, or on one that is started: ``broker`` is ``"embedded"`` or ``"kafka"``.
 
-    Afterwards all of it is gone again. ``report`` is told in sentences what takes long. Raises AioparallelError when
-    there is no such broker.
+    Everything is deleted afterwards. ``report`` is called before slow steps. Raises AioparallelError if there is no
+    such broker.
     """
     topic = f"aioparallel-demo-{uuid.uuid4().hex[:8]}"
     if bootstrap_servers is not None:
@@ -112,7 +112,7 @@ async def open_topic(
                 await admin.delete_topics(topic)
         return
     if broker == "kafka":
-        report("Starting Apache Kafka; the first time its jars are fetched.")
+        report("Starting Apache Kafka; the first time its jars are downloaded.")
     async with LocalKafka(report=report) if broker == "kafka" else EmbeddedBroker() as own:
         await own.create_topic(topic, partitions)
         name = "local Apache Kafka" if broker == "kafka" else "embedded broker"
@@ -121,7 +121,7 @@ async def open_topic(
 
 @asynccontextmanager
 async def conversation(bootstrap_servers: str) -> AsyncIterator[None]:
-    """Talk to the broker within a minute, or raise BrokerUnreachable."""
+    """Fail with BrokerUnreachable after a minute."""
     try:
         async with asyncio.timeout(DEADLINE):
             yield

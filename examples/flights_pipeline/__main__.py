@@ -1,6 +1,6 @@
-"""``python -m examples.flights_pipeline``: the whole way, and whether the totals are right.
+"""``python -m examples.flights_pipeline``: runs all steps, and checks the totals.
 
-Leaves with 1 when a stage fails, or when a figure is not the one that pandas finds in the CSV files.
+Exits with 1 if a step fails, or if a total differs from that of pandas over the CSV files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["compare", "main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it; the exit code."""
+    """Run the example. Returns the exit code."""
     console = Console()
     try:
         settings = _settings(arguments)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _settings(arguments: Sequence[str] | None) -> Settings:
     parser = argparse.ArgumentParser(prog="make pipeline ARGS=...", description=__doc__)
     parser.add_argument("--flights", type=int, default=FLIGHTS, metavar="N", help=f"the first N of {FLIGHTS:,}")
-    parser.add_argument("--output", type=Path, default=Path("flights-output"), help="directory for what comes out")
+    parser.add_argument("--output", type=Path, default=Path("flights-output"), help="directory for the results")
     parser.add_argument(
         "--keep",
         action="store_true",
@@ -74,14 +74,14 @@ def _run(settings: Settings, console: Console) -> int:
         console.print(f"{time.monotonic() - began:.0f} s in all", highlight=False)
         if settings.keep:
             _wait(kafka, console)
-    if not settings.keep:  # checkpoints of topics that are gone
+    if not settings.keep:  # the checkpoints refer to topics that are gone
         for path in (settings.storage, settings.project):
             shutil.rmtree(path, ignore_errors=True)
     return code
 
 
 def compare(settings: Settings, console: Console) -> int:
-    """Draw the plot, and compare the totals; the exit code."""
+    """Draw the plot, and compare the totals. Returns the exit code."""
     found = found_totals(settings.delays, settings.missing)
     draw(pd.read_parquet(settings.delays), found.loc["carrier"]["cancelled"], settings.picture)
     console.print(f"Plot: {settings.picture}\nParquet: {settings.delays}", highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""The totals once more, straight from the CSV files with pandas; and what differs."""
+"""The totals computed from the CSV files with pandas, and the differences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = [*COUNTED, "cancelled"]
 
 
 class Difference(NamedTuple):
-    """A figure that is not what it should be."""
+    """A total that differs."""
 
     group: str
     """``carrier UA``, ``weather windy`` or ``all``."""
@@ -27,7 +27,7 @@ class Difference(NamedTuple):
 
 
 def expected_totals(count: int) -> pd.DataFrame:
-    """Of the first ``count`` flights: a row for each carrier, each weather, and all; columns as in :data:`COLUMNS`."""
+    """Totals of the first ``count`` flights: a row for each carrier, each weather, and all; columns :data:`COLUMNS`."""
     directory = data_directory()
     columns = ["carrier", "origin", "time_hour", "dep_time", "dep_delay", "arr_delay"]
     flights = pd.read_csv(directory / "flights.csv.zip", usecols=columns, nrows=count)
@@ -39,16 +39,16 @@ def expected_totals(count: int) -> pd.DataFrame:
 
 
 def condition(flown: pd.DataFrame) -> pd.Series:
-    """The weather in a word; :func:`examples.flights_pipeline.totals.condition` says the same in Spark."""
-    said = pd.Series("fair", index=flown.index)
-    said = said.mask(flown["wind_speed"] >= 20, "windy")
-    said = said.mask(flown["precip"] > 0, "rain or snow")
-    said = said.mask(flown["visib"] < 3, "poor visibility")
-    return said.mask(flown["_merge"] == "left_only", "unknown")
+    """The weather in a word, as :func:`examples.flights_pipeline.totals.condition` computes it in Spark."""
+    weather = pd.Series("fair", index=flown.index)
+    weather = weather.mask(flown["wind_speed"] >= 20, "windy")
+    weather = weather.mask(flown["precip"] > 0, "rain or snow")
+    weather = weather.mask(flown["visib"] < 3, "poor visibility")
+    return weather.mask(flown["_merge"] == "left_only", "unknown")
 
 
 def found_totals(delays: Path, missing: Path) -> pd.DataFrame:
-    """The same of what Spark has written."""
+    """The same totals from Spark's results."""
     return _totals(pd.read_parquet(delays), pd.read_parquet(missing).set_index("carrier")["count"])
 
 
@@ -61,7 +61,7 @@ def _totals(rows: pd.DataFrame, cancelled: pd.Series) -> pd.DataFrame:
 
 
 def differences(expected: pd.DataFrame, found: pd.DataFrame) -> list[Difference]:
-    """What is not equal; a group that one of them lacks counts as zeros there."""
+    """All differences; a group that one side lacks counts as zeros there."""
     groups = expected.index.union(found.index)
     first, second = (one.reindex(groups, fill_value=0) for one in (expected, found))
     return [
@@ -73,7 +73,7 @@ def differences(expected: pd.DataFrame, found: pd.DataFrame) -> list[Difference]
 
 
 def table_of(wrong: list[Difference]) -> Table:
-    """For the terminal."""
+    """The differences as a table."""
     table = Table("group", "figure", title="Not the same as from the CSV files")
     for name in ("expected", "found", "difference"):
         table.add_column(name, justify="right")

@@ -1,4 +1,4 @@
-"""Running the declared pipeline, around the traps of its command (docs/spark.md, "Declared pipelines")."""
+"""Runs the declared pipeline, and avoids the traps of its command (docs/spark.md, "Declared pipelines")."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _AT_START = "-Dspark.ui.enabled=false -Dspark.ui.showConsoleProgress=false"
 
 
 async def run_declared(settings: Settings, servers: str, show: Show) -> None:
-    """Run it once, until the flow has taken all that is in topic ``raw``. Raises AioparallelError if it has not.
+    """Run it until the flow has read all of topic ``raw``. Raises AioparallelError if it has not.
 
-    After a run that was killed it goes on with the micro-batch that was open, and writes all of it again.
+    After a run that was killed it repeats the open micro-batch, and writes all of it again.
     """
 
     def hear(line: str) -> None:
@@ -37,14 +37,14 @@ async def run_declared(settings: Settings, servers: str, show: Show) -> None:
 
     _copy_project(settings, servers)
     await run_program("the declared pipeline", _command(settings), settings.logs / "declared.log", hear)
-    # "Run is COMPLETED" and exit code 0 also come where nothing ran, as after --refresh of a sink: ask the checkpoint.
+    # "Run is COMPLETED" and exit code 0 also come if nothing ran, as after --refresh of a sink: check the checkpoint.
     status = checkpoint_status(settings.checkpoint, bootstrap_servers=servers)
     if any(one.lag != 0 for one in status.partitions) or not status.partitions:
         raise AioparallelError(f"the declared pipeline ended before the topic did: {status.partitions}")
 
 
 def _copy_project(settings: Settings, servers: str) -> None:
-    """The project with the places of this run: ``storage`` must be an absolute URI, and stands in the file."""
+    """Copy the project with the paths of this run: ``storage`` must be an absolute URI in the file."""
     shutil.copytree(PROJECT / "transformations", settings.project / "transformations", dirs_exist_ok=True)
     spec = yaml.safe_load((PROJECT / "spark-pipeline.yml").read_text())
     spec["storage"] = settings.storage.absolute().as_uri()
@@ -63,9 +63,9 @@ def _command(settings: Settings) -> list[str]:
         # --master is refused.
         "--remote",
         "local[2]",
-        # What is fixed when Spark starts must stand here, and two settings at most beside the jars: a local Spark is
-        # given them in groups of ten, eight of the first being Spark's own, and forgets all but the last group without
-        # a word. Java's properties are a way around that.
+        # Settings that are fixed when Spark starts must be here, and at most two besides the jars: a local Spark gets
+        # them in groups of ten, of which eight are Spark's own in the first, and silently drops all but the last group.
+        # Java's properties avoid that.
         "--jars",
         ",".join(kafka_jars()),
         "--conf",
@@ -76,7 +76,7 @@ def _command(settings: Settings) -> list[str]:
 
 
 def _script() -> str:
-    """``spark-pipelines`` of the PySpark that this Python has."""
+    """``spark-pipelines`` of the installed PySpark."""
     import pyspark  # noqa: PLC0415 - large
 
     return str(Path(pyspark.__file__).parent / "bin" / "spark-pipelines")

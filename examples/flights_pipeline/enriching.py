@@ -1,4 +1,4 @@
-"""Topic work to topic enriched: one HTTP call for each flight, many at once, those of an aircraft in their order."""
+"""Topic work to topic enriched: one HTTP call for each flight, many at once, those of an aircraft in order."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ __all__ = ["enrich_all", "enricher", "weather_handler"]
 
 _CONCURRENCY: Final = 300
 _AIRCRAFT: Final = 5_000
-"""More than there are (4,043), so more than a micro-batch can bring to one partition."""
+"""More than the 4,043 that exist, so more than a micro-batch can bring to one partition."""
 _LOOKS: Final = 0.5
-"""Seconds between two looks at the statistics."""
+"""Seconds between two updates of the statistics."""
 _WEATHER: Final = ("temp", "precip", "visib", "wind_speed")
-_HERE_OR_NOT: Final = (200, 404)  # 404: the aircraft is not known, the weather is
+_HERE_OR_NOT: Final = (200, 404)  # 404: an unknown aircraft, but the weather is known
 
 
 async def enrich_all(servers: str, service: str, show: Show) -> None:
-    """Run until the end of topic ``work``. Raises what a flight fails with for the fifth time."""
+    """Run until the end of topic ``work``. Raises the fifth failure of a flight."""
     consumer = enricher(servers)
     async with consumer:
         running = asyncio.create_task(consumer.run(weather_handler(service)))
         try:
             while not running.done():
                 await asyncio.wait([running], timeout=_LOOKS)
-                with contextlib.suppress(Exception):  # before there are any
+                with contextlib.suppress(Exception):  # before the consumer runs
                     stats = consumer.stats()
                     show(stats.succeeded + stats.copies, f"{stats.in_flight} in flight")
         finally:
@@ -55,7 +55,7 @@ async def enrich_all(servers: str, service: str, show: Show) -> None:
 
 
 def enricher(servers: str, until: Literal["end"] | None = "end", session_timeout: float = 30.0) -> ParallelConsumer:
-    """The consumer, which does not enrich a flight again that Spark has written twice."""
+    """The consumer. It does not enrich a flight again that Spark has written twice."""
     return ParallelConsumer(
         WORK,
         bootstrap_servers=servers,
@@ -64,9 +64,9 @@ def enricher(servers: str, until: Literal["end"] | None = "end", session_timeout
         max_concurrency=_CONCURRENCY,
         handler_timeout=30.0,
         failures=FailurePolicy(retry=RetryPolicy(max_attempts=5)),
-        # By key: a mark for each aircraft is all there is to keep. It is right here, since Spark writes an aircraft's
-        # flights in their order, however often it begins a micro-batch anew, and none is passed over: one that fails
-        # for good ends the run. Dead letters would ask for by="record".
+        # By key, which keeps only one mark for each aircraft. This is right here: Spark writes an aircraft's flights in
+        # order even when it repeats a micro-batch, and none is skipped, as one that finally fails ends the run. Dead
+        # letters would need by="record".
         deduplicate=Deduplicate(SEEN, by="key", remember=_AIRCRAFT),
         resources={"http": _http},
         until=until,
@@ -81,15 +81,15 @@ def _http() -> AbstractAsyncContextManager[aiohttp.ClientSession]:
 
 
 def weather_handler(service: str) -> Callable[[Record], Awaitable[Outgoing]]:
-    """The handler, for the service at this address."""
+    """The handler for the service at this URL."""
     return partial(_enrich, service)
 
 
 async def _enrich(service: str, record: Record) -> Outgoing:
-    """The flight with the weather at its departure, under the same key and with the same headers."""
+    """The flight with the weather at its departure, with the same key and headers."""
     flight = json.loads(record.value or b"{}")
     path = f"{flight.get('tailnum', 'NA')}/{flight['origin']}/{flight['dest']}/{flight['time_hour']}"
-    # The service keeps a log of who asks. Encoded already: looking for what to encode takes longer than the request.
+    # The service logs who asks. The URL is encoded already: yarl's encoding takes longer than the request.
     url = URL(f"{service}/flights/{path}?partition={record.partition}&offset={record.offset}", encoded=True)
     async with resource("http", aiohttp.ClientSession).get(url) as answer:
         if answer.status not in _HERE_OR_NOT:

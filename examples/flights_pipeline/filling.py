@@ -1,4 +1,4 @@
-"""Topic raw: the flights of the year as they stand in the file, keyed by tail number."""
+"""Topic raw: the flights of the year in the order of the file, keyed by tail number."""
 
 from __future__ import annotations
 

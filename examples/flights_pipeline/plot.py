@@ -1,4 +1,4 @@
-"""The picture: mean delay of each carrier's departures in each weather."""
+"""The picture: mean departure delay of each carrier by weather."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 __all__ = ["draw"]
 
-# Okabe and Ito's colours, told apart by colour-blind people too; and shapes besides.
+# The colours of Okabe and Ito, distinguishable with colour blindness, and different shapes.
 _LOOKS: Final = {
     "fair": ("#0072B2", "circle"),
     "windy": ("#009E73", "square"),
@@ -18,11 +18,11 @@ _LOOKS: Final = {
     "poor visibility": ("#D55E00", "diamond"),
 }
 _FEW: Final = 25
-"""A mean of fewer flights says little, and is left out."""
+"""Means of fewer flights are left out."""
 
 
 def draw(delays: pd.DataFrame, cancelled: pd.Series, path: Path) -> None:
-    """Draw into a PNG file. ``delays``: as Spark writes them; ``cancelled``: flights, by carrier."""
+    """Draw a PNG file. ``delays``: Spark's result; ``cancelled``: flights by carrier."""
     carriers = delays.groupby("carrier").agg({"airline": "first", "flights": "sum", "dep_delay": "sum"})
     carriers["mean"] = carriers["dep_delay"] / carriers["flights"]
     carriers["name"] = carriers["airline"] + " (" + carriers.index + ")"

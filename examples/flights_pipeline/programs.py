@@ -1,4 +1,4 @@
-"""Spark's programs as processes that cannot be left behind, whatever ends this one."""
+"""Spark's programs as processes that end with this one, however it ends."""
 
 from __future__ import annotations
 
@@ -16,20 +16,19 @@ from aioparallel.testing.processes.guarded import GuardedProcess
 __all__ = ["QUICK_START", "run_program"]
 
 QUICK_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
-"""Of Java, for programs that live a minute: it starts in half the time."""
+"""For Java programs that run for a minute: they start in half the time."""
 
 _LOOKS: Final = 0.2
-"""Seconds between two looks at a program and its log."""
+"""Seconds between two checks of a program and its log."""
 _STALLED: Final = 300.0
-"""Seconds without a word after which it is taken for hung."""
+"""Seconds without output after which it counts as hung."""
 
 
 async def run_program(title: str, command: Sequence[str], log: Path, hear: Callable[[str], None]) -> None:
-    """Run a program of Spark to its end; ``hear`` is told each line that it writes, and ``log`` has them all.
+    """Run a Spark program to its end. ``hear`` is called with each line that it writes; ``log`` has them all.
 
-    Its working directory is a temporary one, for what Spark and Derby leave there, and for their temporary files: ended
-    by Ctrl-C, Spark removes none of them. Raises AioparallelError when it
-    fails or hangs, with its last words, and JavaNotFound.
+    Its working directory is temporary, for files that Spark and Derby leave there, and so is its TMPDIR: after Ctrl-C
+    Spark removes no temporary files. Raises AioparallelError with its last lines if it fails or hangs; JavaNotFound.
     """
     guarded = GuardedProcess("spark")
     try:
@@ -52,8 +51,8 @@ def _environment(scratch: Path) -> list[str]:
         f"SPARK_LOCAL_DIRS={scratch}",
         f"JAVA_TOOL_OPTIONS=-Djava.io.tmpdir={scratch}",
         "SPARK_LOCAL_IP=127.0.0.1",
-        # Declared pipelines run on a local server of Spark Connect. All of them take port 15002, so that a second one
-        # on the same machine fails, unless this makes it a free one.
+        # Declared pipelines run on a local Spark Connect server on port 15002, so a second one on the machine would
+        # fail. This setting makes it use a free port.
         "SPARK_TESTING=1",
     ]
 
@@ -64,7 +63,7 @@ async def _until_ended(title: str, guarded: GuardedProcess, log: Path, hear: Cal
     with log.open(errors="replace") as lines:
         unfinished = ""
         while True:
-            code = guarded.exit_code()  # before the last look at the log
+            code = guarded.exit_code()  # before reading the last lines
             if new := lines.read():
                 heard_at = loop.time()
                 *whole, unfinished = (unfinished + new).split("\n")
@@ -73,13 +72,13 @@ async def _until_ended(title: str, guarded: GuardedProcess, log: Path, hear: Cal
             if code is not None:
                 break
             if loop.time() - heard_at > _STALLED:
-                raise AioparallelError(f"{title} has said nothing for {_STALLED:g} s; see {log}")
+                raise AioparallelError(f"{title} has written nothing for {_STALLED:g} s; see {log}")
             await asyncio.sleep(_LOOKS)
     if code:
-        raise AioparallelError(f"{title} failed (exit code {code}), and said last:\n{_last_words(log)}\nAll: {log}")
+        raise AioparallelError(f"{title} failed (exit code {code}). Its last lines:\n{_last_words(log)}\nAll: {log}")
 
 
 def _last_words(log: Path, count: int = 12) -> str:
-    """Without Java's stack traces."""
+    """The last lines without Java's stack traces."""
     lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     return "\n".join([line for line in lines if not line.startswith(("\tat ", "\t..."))][-count:])

@@ -1,4 +1,4 @@
-"""Names and places."""
+"""Names and paths."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ RAW: Final = "raw"
 WORK: Final = "work"
 ENRICHED: Final = "enriched"
 SEEN: Final = "flights-seen"
-"""Compacted: which flights of topic work are enriched, so that copies of them are left out."""
+"""A compacted topic: which flights of topic work are enriched, so that copies are left out."""
 PARTITIONS: Final = 4
-"""Of each topic: the same number in all of them, so that a key keeps the number of its partition."""
+"""Partitions of each topic: the same number, so that a key keeps its partition number."""
 
 PROJECT: Final = Path(__file__).parent
-"""Where the declared pipeline is."""
+"""The folder of the declared pipeline."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The options of the command, and where its files go. Raises ConfigurationError, which names the option."""
+    """The options of the command, and the paths of its files. Raises ConfigurationError."""
 
     output: Path
     flights: int = FLIGHTS
     keep: bool = False
     per_trigger: int = 50_000
-    """Records of a micro-batch: what Spark writes once more at most when it begins anew after a crash."""
+    """Records in a micro-batch, which is what Spark repeats at most after a crash."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.flights <= FLIGHTS:
@@ -40,38 +40,38 @@ class Settings:
             raise ConfigurationError(
                 "--output",
                 str(self.output.absolute()),
-                "has letters that a URI writes otherwise, as spaces, and Spark would keep its checkpoints in a "
-                "directory of another name: name another directory",
+                "has characters that URIs encode, such as spaces, so Spark would keep its checkpoints in a directory "
+                "of another name: choose another directory",
             )
 
     @property
     def project(self) -> Path:
-        """The declared pipeline as it is run: with the storage of this run in it."""
+        """The declared pipeline with the settings of this run."""
         return self.output / "project"
 
     @property
     def storage(self) -> Path:
-        """Where the declared pipeline has its checkpoints."""
+        """The declared pipeline's checkpoints."""
         return self.output / "storage"
 
     @property
     def checkpoint(self) -> Path:
-        """Of its one flow: Spark names it by sink and flow."""
+        """The checkpoint of its one flow: Spark names it by sink and flow."""
         return self.storage / "_checkpoints" / WORK / "to_work" / "0"
 
     @property
     def logs(self) -> Path:
-        """What the other processes write."""
+        """Output of the other processes."""
         return self.output / "logs"
 
     @property
     def delays(self) -> Path:
-        """The result, Parquet: a row for each carrier and weather."""
+        """The result as Parquet: a row for each carrier and weather."""
         return self.output / "delays.parquet"
 
     @property
     def missing(self) -> Path:
-        """The raw flights of each carrier that did not come through, Parquet: those that were cancelled."""
+        """The number of raw flights without a result, by carrier, as Parquet: those that were cancelled."""
         return self.output / "missing.parquet"
 
     @property
@@ -81,5 +81,5 @@ class Settings:
 
     @property
     def airlines(self) -> Path:
-        """Names of carriers, a CSV file."""
+        """A CSV file with names of carriers."""
         return data_directory() / "airlines.csv"

@@ -1,4 +1,4 @@
-"""The order of events: a broker, then each stage to its end, with a line about how far it is."""
+"""The steps in order: a broker, then each stage to its end, with a line about its progress."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from examples.flights_pipeline.settings import ENRICHED, PARTITIONS, RAW, SEEN, 
 __all__ = ["Counts", "Stages", "clear", "create_topics"]
 
 _MARK: Final = ".flights-pipeline"
-"""A file that says whose directory it is in."""
+"""A file that marks a directory as ours."""
 _ANSWER: Final = 30.0
-"""Seconds for an answer of the broker."""
+"""Seconds for a response of the broker."""
 
 
 @dataclass(frozen=True)
 class Counts:
-    """What the last stage has found in topic ``enriched``."""
+    """Counts of the last stage for topic ``enriched``."""
 
     records: int
     flights: int
     overtaken: int
-    """Flights that stand before an earlier one of the same aircraft."""
+    """Flights that come before an earlier one of the same aircraft."""
 
     @property
     def duplicates(self) -> int:
@@ -49,16 +49,16 @@ class Counts:
 
 
 def clear(settings: Settings) -> None:
-    """Remove what an earlier run wrote. Its checkpoints too: they speak of topics that are gone.
+    """Remove the results of an earlier run and its checkpoints, which refer to topics that are gone.
 
-    Raises ConfigurationError for a directory with files that are not of an earlier run: it may be anybody's.
+    Raises ConfigurationError for a directory with other files.
     """
     output, mark = settings.output, settings.output / _MARK
     if output.exists() and not output.is_dir():
         raise ConfigurationError("--output", str(output), "is a file: name a directory")
     if output.exists() and any(output.iterdir()) and not mark.exists():
         raise ConfigurationError(
-            "--output", str(output), "is not empty, and not of an earlier run: name another directory"
+            "--output", str(output), "is not empty, and not from an earlier run: choose another directory"
         )
     shutil.rmtree(output, ignore_errors=True)
     settings.logs.mkdir(parents=True)
@@ -66,14 +66,14 @@ def clear(settings: Settings) -> None:
 
 
 async def create_topics(kafka: LocalKafka) -> None:
-    """The topics of the pipeline."""
+    """Create the topics of the pipeline."""
     for topic in (RAW, WORK, ENRICHED):
         await kafka.create_topic(topic, PARTITIONS)
     await kafka.create_topic(SEEN, PARTITIONS, {"cleanup.policy": "compact"})
 
 
 class Stages:
-    """All of them, on a broker that runs."""
+    """Runs all stages on a running broker."""
 
     def __init__(self, settings: Settings, kafka: LocalKafka, console: Console) -> None:
         self._settings = settings
@@ -82,7 +82,7 @@ class Stages:
         self._console = console
 
     async def run(self) -> Counts:
-        """From the file to Parquet. Raises AioparallelError, and what a handler fails with."""
+        """From the file to Parquet. Raises AioparallelError and failures of the handler."""
         count = self._settings.flights
         await create_topics(self._kafka)
         with self._stage("1 fill topic raw", count) as show:
@@ -90,7 +90,7 @@ class Stages:
         with self._stage("2 Spark: raw to work", count) as show:
             await run_declared(self._settings, self._servers, show)
         with self._stage("3 aioparallel: enrich", await self._size(WORK)) as show:
-            # The demo's weather service, a process of its own: answers after 5 to 30 ms.
+            # The demo's weather service, which answers after 5 to 30 ms.
             async with run_service(self._settings.logs / "service") as service:
                 await enrich_all(self._servers, f"{service}/0", show)
         with self._stage("4 Spark: totals", await self._size(ENRICHED)) as show:
@@ -107,11 +107,11 @@ class Stages:
         module = "examples.flights_pipeline.totals"
         paths = (str(path.absolute()) for path in (self._settings.delays, self._settings.missing))
         command = [sys.executable, "-m", module, self._servers, *paths]
-        await run_program("the job that adds up", command, self._settings.logs / "totals.log", hear)
+        await run_program("the job for the totals", command, self._settings.logs / "totals.log", hear)
         return found[0]
 
     async def _size(self, topic: str) -> int:
-        """Records in a topic that nobody has removed anything from."""
+        """Number of records in a topic from which nothing was deleted."""
         logs = await asyncio.to_thread(survey, self._servers, [topic], timeout=_ANSWER)
         return sum(log.end for log in logs[topic].values())
 

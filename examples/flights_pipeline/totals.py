@@ -1,7 +1,7 @@
 """Topic enriched to Parquet, in Spark: ``python -m examples.flights_pipeline.totals SERVERS DELAYS MISSING``.
 
-Prints one line of JSON: how many records there were, how many flights, and how many of them
-stand before an earlier one of the same aircraft.
+Prints a line of JSON: the number of records, of flights, and of flights that come before an earlier one of the same
+aircraft.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, SparkSession, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel.coordinates import SOURCE_OFFSET, SOURCE_PARTITION
 from aioparallel.spark.jars import kafka_jars
@@ -42,21 +42,21 @@ def found(enriched: DataFrame) -> DataFrame:
 def once(records: DataFrame) -> DataFrame:
     """Each flight once.
 
-    A flow of a declared pipeline that fails is run again, and so is what a consumer had not committed when it was
-    killed: records come twice. Those that were made of the same record of ``raw`` are one flight.
+    A failed flow of a declared pipeline is repeated, and so are records that a killed consumer had not committed.
+    Records made from the same record of ``raw`` are one flight.
     """
     return records.dropDuplicates(PLACE).select(*PLACE, "flight.*")
 
 
 def overtaken(records: DataFrame) -> int:
-    """Flights whose first record stands before the first one of an earlier flight of the same key."""
+    """Number of flights whose first record comes before the first one of an earlier flight of the same key."""
     first = records.groupBy("key", *PLACE).agg(F.min("offset").alias("offset"))
     before = F.lag("raw_offset").over(Window.partitionBy("key", "raw_partition").orderBy("offset"))
     return first.select((before > F.col("raw_offset")).alias("is_late")).where("is_late").count()
 
 
 def delays(flights: DataFrame) -> DataFrame:
-    """Counts and delays (minutes) for each carrier and weather. Flights without a known delay add nothing to sums."""
+    """Counts and delays (minutes) by carrier and weather. Flights without a known delay do not count in sums."""
     return (
         flights.withColumn("weather", condition())
         .groupBy("carrier", "airline", "weather")
@@ -71,7 +71,7 @@ def delays(flights: DataFrame) -> DataFrame:
 
 
 def condition() -> Column:
-    """The weather in a word; :func:`examples.flights_pipeline.comparing.condition` says the same in pandas."""
+    """The weather in a word, as :func:`examples.flights_pipeline.comparing.condition` computes it in pandas."""
     return (
         F.when(F.col("weather").isNull(), "unknown")
         .when(F.col("weather.visib") < 3, "poor visibility")
@@ -82,14 +82,14 @@ def condition() -> Column:
 
 
 def missing(raw: DataFrame, flights: DataFrame) -> DataFrame:
-    """How many records of ``raw`` did not become a flight, by carrier: those that were cancelled, and no others."""
+    """Number of records of ``raw`` without a flight, by carrier: the cancelled ones."""
     carrier = F.get_json_object(F.col("value").cast("string"), "$.carrier").alias("carrier")
     places = raw.select(F.col("partition").alias("raw_partition"), F.col("offset").alias("raw_offset"), carrier)
     return places.join(flights.select(*PLACE), PLACE, "left_anti").groupBy("carrier").count()
 
 
 def main(servers: str, delays_path: str, missing_path: str) -> None:
-    """Read both topics, without a consumer group, and write the two results."""
+    """Read both topics without a consumer group, and write the results."""
     spark = _session()
     enriched = read_topic(spark, ENRICHED, bootstrap_servers=servers, streaming=False)
     raw = read_topic(spark, RAW, bootstrap_servers=servers, streaming=False)

@@ -1,8 +1,8 @@
-"""Puts a hundred jobs on the queue, for ``work.py``.
+"""Writes a hundred jobs to the queue, for ``work.py``.
 
     python examples/kmq/order_jobs.py
 
-The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
+The broker is that in the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
 
 
 async def main() -> None:
-    """A queue is an ordinary topic: any producer will do."""
+    """A queue is an ordinary topic, so any producer can write to it."""
     async with AIOKafkaProducer(bootstrap_servers=SERVERS) as producer:
         for value in (b"hangs", b"fails", *(b"job %d" % number for number in range(98))):
             await producer.send("jobs", value)

@@ -1,4 +1,4 @@
-"""Works on a queue: each job is somebody's for three seconds, and is delivered again where it was not done by then.
+"""Works on a queue: each job is leased for three seconds, and is delivered again if it is not done by then.
 
 In a clone of the repository, in three terminals::
 
@@ -8,11 +8,11 @@ In a clone of the repository, in three terminals::
     python examples/kmq/work.py                 # until Ctrl-C
     python examples/kmq/order_jobs.py           # a hundred jobs: one hangs the first time, one always fails
 
-The job that hangs holds up no other, and comes again when its lease is over: another call of the handler does it,
-here or in another process. (Before you start ``work.py`` in several terminals, give the broker ``--kafka``, which
-needs Java: in a group of the embedded one there is room for one.) The one that always fails is delivered four times in
-all and then put into ``jobs__undelivered``: ``aioparallel dlq list jobs__undelivered`` shows it, ``aioparallel kmq
-status jobs --group workers-redelivery`` what is open meanwhile.
+The job that hangs does not hold up the others. When its lease is over it is delivered again, and another call of the
+handler does it, here or in another process. (To start ``work.py`` in several terminals, give the broker ``--kafka``,
+which needs Java: a group of the embedded broker has only one member.) The job that always fails is delivered four times
+in all and then dead-lettered: ``aioparallel dlq list jobs__undelivered`` shows it, and ``aioparallel kmq status jobs
+--group workers-redelivery`` the open jobs meanwhile.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
 
 
 async def work(record: Record) -> None:
-    """What a job does stands in its value."""
+    """The value of a record says what to do."""
     time = f"{redeliveries(record) + 1}. time"
     if record.value == b"hangs" and not redeliveries(record):
         print(f"{record.value!r} hangs, the {time}", flush=True)

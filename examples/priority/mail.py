@@ -1,4 +1,4 @@
-"""Sends mail by priority: a password reset does not wait for the newsletter that went on the topics before it.
+"""Sends mail by priority: a password reset does not wait for the newsletter that was ordered before it.
 
 In a clone of the repository, in three terminals::
 
@@ -9,8 +9,8 @@ In a clone of the repository, in three terminals::
     python examples/priority/order_mail.py      # a newsletter, receipts, and then a few resets
 
 Three priorities are three topics: ``mail-0`` (newsletters), ``mail-1`` (receipts) and ``mail-2`` (resets). While all of
-them have something to do the resets get four places of seven, the receipts two and the newsletters one; what one does
-not need the others have. Mail to one address goes out in order, within its priority.
+them have records, resets get four of seven places, receipts two and newsletters one; places that one does not need go
+to the others. Mail to one address is sent in order within its priority.
 """
 
 import asyncio
@@ -25,9 +25,9 @@ NAMES = ("newsletter", "receipt", "reset")
 
 
 async def send_mail(record: Record) -> None:
-    """Prints every reset, and of the others one of a hundred in each partition."""
+    """Prints each reset, and one of a hundred others in each partition."""
     waited = time.time() - record.timestamp / 1000
-    await asyncio.sleep(0.05)  # the mail server
+    await asyncio.sleep(0.05)  # instead of a mail server
     if record.offset % 100 == 0 or priority_of(record) == 2:
         print(f"{NAMES[priority_of(record)]:10} {record.value!r} waited {waited:5.2f} s", flush=True)
 

@@ -1,8 +1,8 @@
-"""Orders mail of three priorities, the least urgent first: for ``mail.py`` to send.
+"""Orders mail of three priorities, the least urgent first, for ``mail.py``.
 
     python examples/priority/order_mail.py
 
-The broker is the one of the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
+The broker is that in the variable AIOPARALLEL_BOOTSTRAP_SERVERS, else localhost:9092.
 """
 
 import asyncio

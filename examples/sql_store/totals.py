@@ -5,11 +5,11 @@ In a clone of the repository, in two terminals::
     pip install --editable '.[examples]'
     aioparallel broker --topic flights:8        # prints an `export` line: copy it into the other terminal
     python -m examples.fill_flights 20000       # real ones
-    python -m examples.sql_store.totals         # to the end of the topic; tells the totals
+    python -m examples.sql_store.totals         # until the end of the topic; prints the totals
 
-It starts a PostgreSQL of its own, which is gone afterwards. With one that stays (``python -m examples.postgres``) and
-``--database postgresql://...`` it may be killed at any moment, in any way, and started again: ``minutes = minutes + 5``
-cannot be repeated, and it is not, for the position is in the same transaction.
+It starts a PostgreSQL of its own, which is deleted afterwards. With one that stays (``python -m examples.postgres``)
+and ``--database postgresql://...`` it may be killed at any time and started again: ``minutes = minutes + 5`` must not
+be repeated, and is not, as the position is written in the same transaction.
 """
 
 import argparse
@@ -28,7 +28,7 @@ from aioparallel.stores.sql import SqlStore
 from examples.postgres import postgres
 
 SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
-TRANSACTIONS = 4  # at once, each on a connection of its own
+TRANSACTIONS = 4  # at once, each on its own connection
 
 TABLE = "CREATE TABLE IF NOT EXISTS carriers (carrier text PRIMARY KEY, flights integer, minutes integer)"
 ADD = text("""
@@ -46,14 +46,14 @@ async def add(batch: Batch[Record], connection: AsyncConnection) -> None:
         flight = json.loads(record.value or b"{}")
         flights[flight["carrier"]] += 1
         minutes[flight["carrier"]] += flight["arr_delay"] or 0
-    # In one order, so that two transactions with the same carriers never wait for each other in a circle.
+    # In one order, so that two transactions with the same carriers cannot deadlock.
     for carrier in sorted(flights):
         values = {"carrier": carrier, "flights": flights[carrier], "minutes": minutes[carrier]}
         await connection.execute(ADD, values)
 
 
 async def run(engine: AsyncEngine) -> None:
-    """To the end of the topic."""
+    """Run until the end of the topic."""
     store = SqlStore(engine)
     await store.create_tables()
     async with engine.begin() as connection:
@@ -75,7 +75,7 @@ async def run(engine: AsyncEngine) -> None:
 
 
 async def main(address: str) -> None:
-    """With the database at this address."""
+    """Run with a database."""
     engine = create_async_engine(address.replace("postgresql://", "postgresql+asyncpg://"), pool_size=TRANSACTIONS + 1)
     try:
         await run(engine)

@@ -1,4 +1,4 @@
-"""Tells of each aircraft that came late three times in a row: a state for each key, that survives.
+"""Reports each aircraft that was late three times in a row, with a state for each key that survives restarts.
 
 In a clone of the repository, in two terminals::
 
@@ -6,12 +6,11 @@ In a clone of the repository, in two terminals::
     aioparallel broker --topic flights:8 --topic flights.dlq --topic streaks \
         --topic streaks-state:8:compact --topic streaks-snapshots:8:compact
     python -m examples.fill_flights 20000       # real ones; copy the `export` line of the broker before
-    python -m examples.state.streaks            # tells how many are late now, until Ctrl-C
+    python -m examples.state.streaks            # prints how many are late now, until Ctrl-C
 
-It may be killed at any moment, in any way, and started again: it goes on with the rows that it had counted at the last
-commit. (The group gives it its partitions when the killed member's session is over, after 9 s.) So what is written to
-topic ``streaks`` is right, and stands there at least once; with ``--exactly-once`` (and ``aioparallel broker --kafka``)
-once.
+It may be killed at any time and started again: it goes on with the counts of the last commit. (The group assigns it the
+partitions when the killed member's session is over, after 9 s.) So the records of topic ``streaks`` are right, and are
+written at least once; with ``--exactly-once`` (and ``aioparallel broker --kafka``) exactly once.
 """
 
 import argparse
@@ -30,7 +29,7 @@ ROW = 3
 
 
 def count(row: int, record: Record) -> int | None:
-    """How often in a row it is late by now; None, nothing to keep, when it is in time."""
+    """How often in a row the aircraft is late now; None, so nothing is kept, if it is on time."""
     minutes = json.loads(record.value or b"{}")["arr_delay"]
     if minutes is None:  # it never arrived
         return row or None
@@ -49,7 +48,7 @@ async def watch(record: Record) -> Outgoing | None:
 
 
 def news(consumer: ParallelConsumer) -> str:
-    """How far it is, and who is late."""
+    """The progress, and how many are late."""
     stats = consumer.stats()
     open_ones = [TopicPartition(one.topic, one.partition) for one in stats.partitions if one.state == "open"]
     rows = [row for partition in open_ones for row in consumer.states(partition).values()]
@@ -59,14 +58,14 @@ def news(consumer: ParallelConsumer) -> str:
 
 
 async def main(*, exactly_once: bool) -> None:
-    """Until Ctrl-C, or SIGTERM."""
+    """Run until Ctrl-C or SIGTERM."""
     consumer = ParallelConsumer(
         "flights",
         bootstrap_servers=SERVERS,
         group_id="streaks",
         state=late,
         commits=Transactions() if exactly_once else None,
-        # Some flights have no tail number, so no key: they have no state, and are put away.
+        # Some flights have no tail number and so no key: they have no state, and are dead-lettered.
         failures=FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="flights.dlq"),
         session_timeout=9.0,
     )
@@ -83,6 +82,6 @@ async def main(*, exactly_once: bool) -> None:
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    parser = argparse.ArgumentParser(description="Tells of aircraft that come late three times in a row.")
+    parser = argparse.ArgumentParser(description="Reports aircraft that come late three times in a row.")
     parser.add_argument("--exactly-once", action="store_true", help="in transactions; needs Apache Kafka 4.0")
     asyncio.run(main(exactly_once=parser.parse_args().exactly_once))

@@ -63,7 +63,7 @@ async def dlq(servers: str, command: str, topic: str, *options: str) -> Ran:
 async def test_a_record_as_large_as_its_topic_takes_ends_and_comes_back(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, together: bool
 ) -> None:
-    """Its letter is without its value, its offset is committed; show and replay read the value from the source. When
+    """Its letter lacks its value, its offset is committed; show and replay read the value from the source. When
     that is gone they say so."""
     servers = local_kafka.bootstrap_servers
     topic, letters = await kafka_topic(), await kafka_topic()
@@ -99,10 +99,10 @@ async def test_a_record_as_large_as_its_topic_takes_ends_and_comes_back(
     async with Admin(servers) as admin:
         await admin.delete_records({TopicPartition(topic, 0): 1})
     shown = await dlq(servers, "show", letters, "--all", "--partition", "0", "--offset", "0")
-    assert f"cannot be had: the record is gone: {topic}-0 holds the offsets 1 to " in shown.stdout
+    assert f"cannot be read: the record is gone: {topic}-0 holds the offsets 1 to " in shown.stdout
     raw = await dlq(servers, "show", letters, "--all", "--partition", "0", "--offset", "0", "--raw")
     assert raw.exit_code != 0
-    assert "is without its value" in raw.stderr
+    assert "lacks its value" in raw.stderr
     replayed = await dlq(servers, "replay", letters, "--to", topic, "--yes", "--no-mark")
     assert replayed.exit_code == 0, "the other one was never settled, and is whole"
 

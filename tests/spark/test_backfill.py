@@ -70,7 +70,7 @@ def test_a_range_that_is_not_there(
     fill(servers, raw, counted(50))
     for start, end, what in ((40, 51, "ending"), (51, 50, "starting")):
         beyond = FromTopic(raw, servers, {raw: {0: start}}, {raw: {0: end}})
-        with pytest.raises(CheckFailed, match=f"{what} of {raw}-0 is offset 51, and the log ends at 50"):
+        with pytest.raises(CheckFailed, match=f"{what} of {raw}-0 is offset 51, but the log ends at 50"):
             backfill(spark, beyond, parse, to=ToParquet(tmp_path / "out"))
     exchanged = FromTopic(raw, servers, datetime(2026, 2, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC))
     with pytest.raises(ConfigurationError, match=r"ending=.*must be later than starting, 2026-02-01"):

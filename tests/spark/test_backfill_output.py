@@ -201,7 +201,7 @@ def test_a_partition_beside_the_one_that_is_read(spark: SparkSession, tmp_path: 
     spark.range(10).selectExpr("id", "1 AS month").write.partitionBy("month").parquet(str(out))
     backfill(spark, FromParquet(out / "month=1"), to=ToParquet(out / "month=2"))
     assert len(rows(spark, out, "id")) == 20
-    with pytest.raises(ConfigurationError, match="lies in what is read"):
+    with pytest.raises(ConfigurationError, match="is inside an input"):
         backfill(spark, FromParquet(out), to=ToParquet(out / "month=3"))
 
 

@@ -49,9 +49,9 @@ def test_what_is_wrong_with_a_range(
             raw,
             {raw: {0: 3}},
             "latest",
-            f'starting of {raw}-0 is offset 3, and the log starts at 10, .*"earliest" reads',
+            f'starting of {raw}-0 is offset 3, but the log starts at 10, .*"earliest" reads',
         ),
-        (wide, "earliest", {wide: {1: NOON}}, f"ending says nothing of {wide}-0: name all 2 partitions"),
+        (wide, "earliest", {wide: {1: NOON}}, f"ending does not name {wide}-0: name all 2 partitions"),
         (raw, at(90), {raw: {0: 20}}, rf"ending of {raw}-0 is offset 20, before starting, 2026.* \(offset 50\)"),
     ]
     for topic, starting, ending, message in wrong:

@@ -48,15 +48,15 @@ def test_all_that_is_wrong_is_told_at_once(spark: SparkSession, local_kafka: Loc
             sample=9,
         )
     circle, missing, partitions, unread, absent, slots = failed.value.findings
-    assert circle.startswith(f"{raw} is both read and written: each of its records would come again and again")
+    assert circle.startswith(f"{raw} is both read and written, so each of its records would be read again")
     assert missing.startswith(f"topic no-such-topic does not exist at {servers}: create it")
     assert partitions.startswith(
         f"{work} has 2 partitions and {raw} has 3: the records of a key change their partition"
     )
-    assert unread.startswith(f'{raw}: field n is read as NULL from 9 of 9 records that have it, as "')
-    assert absent.startswith(f"{raw}: field carrier is in none of 9 records (they have n, other): mend its name")
+    assert unread.startswith(f'{raw}: field n is read as NULL from 9 of 9 records that have it, such as "')
+    assert absent.startswith(f"{raw}: field carrier is in none of 9 records (they have n, other): fix its name")
     assert slots.startswith(
-        f"real-time mode needs a task slot for each partition, 3 in all ({raw} 3), and there are 2:"
+        f"real-time mode needs a task slot for each partition, 3 in all ({raw} 3), but there are only 2:"
     )
     assert str(failed.value).startswith(f"6 things keep this pipeline from starting:\n  1. {raw} is both")
 

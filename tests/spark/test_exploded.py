@@ -78,9 +78,9 @@ def test_equal_ones_by_topic(spark: SparkSession, local_kafka: LocalKafka, new_t
     for by in ("record", "key"):
         assert handled(servers, work, seen, by)[1] == RECORDS * EACH
         assert handled(servers, numbered, seen, by)[1] == 0
-    with pytest.raises(ConfigurationError, match=r"numbers the records made of one.*keep these columns"):
+    with pytest.raises(ConfigurationError, match=r"numbers the records derived from one.*keep these columns"):
         write_topic(frame.drop("offset"), work, bootstrap_servers=servers, index="place")
-    with pytest.raises(ConfigurationError, match=r"index=.*is double, and must be whole numbers"):
+    with pytest.raises(ConfigurationError, match=r"index=.*is double, but must be whole numbers"):
         write_topic(frame, work, bootstrap_servers=servers, index=F.col("place") / 2)
 
 

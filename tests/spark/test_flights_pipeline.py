@@ -129,7 +129,7 @@ def test_only_its_own_directory_is_cleared(tmp_path: Path) -> None:
     clear(settings)
     assert not settings.storage.exists()
     (tmp_path / "mine").touch()
-    with pytest.raises(ConfigurationError, match="name another directory"):
+    with pytest.raises(ConfigurationError, match="choose another directory"):
         clear(Settings(tmp_path))
     with pytest.raises(ConfigurationError, match="is a file: name a directory"):
         clear(Settings(tmp_path / "mine"))

@@ -155,7 +155,7 @@ def test_a_group_whose_consumer_assigns_its_partitions(
         return offsets(servers, group)
 
     assert run() == {0: 6}
-    assert f"has offset 6 of {topic}-0 by somebody else" in caplog.text
+    assert f"has offset 6 of {topic}-0 committed by another program" in caplog.text
     fill(servers, topic, counted(1))
     assert run(take_over=True) == {0: 51}
     fill(servers, topic, counted(1))

@@ -59,7 +59,7 @@ def test_rows_that_python_cannot_hold_fail_by_themselves(hard: DataFrame) -> Non
     before = hard.where("seq between 1 and 5").orderBy("seq").selectExpr(*columns).collect()
     assert failed.select("row.*").orderBy("seq").selectExpr(*columns).collect() == before
     made.unpersist()
-    with pytest.raises(PySparkException, match=r"column 'text' is text that is no UTF-8, b'\\xffa'") as caught:
+    with pytest.raises(PySparkException, match=r"column 'text' is text that is not UTF-8, b'\\xffa'") as caught:
         hard.transform(parallel_map(same, schema="seq bigint", key="seq")).collect()
     assert "for row 1 of partition 0 (seq=1)" in str(caught.value)
 

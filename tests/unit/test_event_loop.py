@@ -228,7 +228,7 @@ import asyncio, gc, json, threading
 from aioparallel.event_loop import collecting_quickly
 
 def timers(loop):
-    return sum("_look" in str(handle) for handle in loop._scheduled)
+    return sum("_check" in str(handle) for handle in loop._scheduled)
 
 async def main():
     loop = asyncio.get_running_loop()
@@ -258,7 +258,7 @@ async def step():
     await asyncio.sleep(0)
 
 def timers(loop):
-    return sum("_look" in str(handle) for handle in loop._scheduled)
+    return sum("_check" in str(handle) for handle in loop._scheduled)
 
 async def wait():
     gc.collect(0)

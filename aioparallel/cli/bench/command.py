@@ -1,4 +1,4 @@
-"""``aioparallel bench``: its options and its help. What it does is imported when it runs."""
+"""``aioparallel bench``: its options and help. The code is imported when it runs."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ __all__ = ["BenchSettings", "bench"]
 
 NEEDS: Final = ("confluent_kafka",)
 EMBEDDED_RECORDS: Final = 30_000
-"""Of a partition: the embedded broker keeps 5 MiB of each."""
+"""Most records of a partition: the embedded broker keeps 5 MiB of each."""
 
 
 @Parameter(name="*")
 @means(of_dataclass(Handling), concurrency="max_concurrency")
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BenchSettings:
-    """What to measure. Raises ConfigurationError, which names the option."""
+    """What to measure. Raises ConfigurationError."""
 
     bootstrap_servers: Annotated[str | None, Parameter(env_var="AIOPARALLEL_BOOTSTRAP_SERVERS")] = None
-    """Your brokers: host:port, several with commas. Without, a broker inside this process: no network, no disk."""
+    """Your brokers: host:port, several with commas. Not given: a broker in this process, without network and disk."""
     topic: str | None = None
-    """A topic of yours that is read, with a group made for it, instead of one that is filled. Needs your brokers."""
+    """A topic of yours to read with a temporary group, instead of a topic made for this. Needs your brokers."""
     records: int = 100_000
-    """How many to fill, or to read at most."""
+    """How many records to write, or at most to read."""
     keys: int = 1_000
-    """How many different keys the records have, in equal shares; with your topic it has its own."""
+    """How many different keys the records have, in equal shares. Your topic has its own."""
     partitions: int = 8
-    """Of the topic that is filled."""
+    """Partitions of the topic made for this."""
     handler_ms: float = 5.0
     """How long each handler sleeps, in milliseconds; 0 returns at once."""
     concurrency: int = 100
@@ -47,18 +47,18 @@ class BenchSettings:
         if not 0 <= self.handler_ms <= 60_000:
             raise ConfigurationError("handler_ms", self.handler_ms, "must be from 0 to 60,000")
         if self.bootstrap_servers is None and self.topic is not None:
-            raise ConfigurationError("topic", self.topic, "needs bootstrap_servers, where it is")
+            raise ConfigurationError("topic", self.topic, "needs bootstrap_servers as well")
         most = EMBEDDED_RECORDS * self.partitions
         if self.bootstrap_servers is None and self.records > most:
-            raise ConfigurationError("records", self.records, f"the embedded broker has room for {most}")
+            raise ConfigurationError("records", self.records, f"the embedded broker can keep only {most}")
 
 
 def bench(*, settings: BenchSettings = BenchSettings()) -> bool:
-    """Measure what aioparallel makes of your brokers and handlers beside a plain loop, and what limits it.
+    """Measure aioparallel on your brokers next to a plain loop, and what limits it.
 
-    A topic is filled (and deleted at the end), or one of yours is read with a group made for it. The handler sleeps, in
-    place of the call that yours makes. Then new records are sent at half of the rate seen, for latency and lag. The
-    exit code is 1 when a record was lost, repeated, out of order in its key, or not committed.
+    Creates and fills a topic, and deletes it at the end; or reads one of yours with a temporary group. The handler
+    sleeps instead of the call that yours makes. Then new records are sent at half of the measured rate, for latency and
+    lag. The exit code is 1 if a record was lost, repeated, out of order in its key, or not committed.
 
     **Examples**
 
@@ -69,5 +69,5 @@ def bench(*, settings: BenchSettings = BenchSettings()) -> bool:
     require_extra("bench", NEEDS)
     from aioparallel.cli.bench.measuring import measure  # noqa: PLC0415 - brings the Kafka clients
 
-    with own_runner() as runner:  # the loop that consumers have
+    with own_runner() as runner:  # the event loop that consumers use
         return runner.run(measure(settings, make_console()))

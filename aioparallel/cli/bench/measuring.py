@@ -1,4 +1,4 @@
-"""Measures a plain loop and the parallel consumer on one topic, and checks what the latter did."""
+"""Measures a plain loop and the parallel consumer on one topic, and checks the consumer's work."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from aioparallel.testing.filling import Message, fill
 __all__ = ["measure", "unfinished"]
 
 _TIMEOUT: Final = 60.0
-"""Seconds for one conversation with the brokers."""
+"""Seconds for a request to the brokers."""
 _ANSWER: Final = 10.0
-"""Seconds for what takes none: connecting, and deleting a group."""
+"""Seconds for fast requests: connecting, deleting a group."""
 _STALL: Final = 30.0
 """Seconds without a handled record after which a run is given up."""
 _PLAIN_SECONDS: Final = 5.0
-"""The plain loop may take so long; its rate shows before."""
+"""Longest run of the plain loop, which is enough for its rate."""
 _PACED_SECONDS: Final = 5.0
 _TICK: Final = 0.005
-"""Seconds between two looks at how late the event loop is, and at the lag."""
+"""Seconds between two measurements of the event loop's delay, and of the lag."""
 
 
 async def measure(settings: BenchSettings, console: Console) -> bool:
-    """Measure, show, and remove what was made. Whether all checks hold.
+    """Measure, show the results, and remove what was created. Returns whether all checks pass.
 
-    Best run on uvloop, as the consumer is. Raises AioparallelError when the brokers cannot be used.
+    Run it on uvloop, like the consumer. Raises AioparallelError if the brokers cannot be used.
     """
-    name = f"aioparallel-bench-{uuid.uuid4().hex[:8]}"  # of the topic, and of the group
+    name = f"aioparallel-bench-{uuid.uuid4().hex[:8]}"  # of the topic and the group
     async with _place(settings, name) as (servers, topic):
         if settings.topic is None:
             console.print(f"Filling {topic}: {settings.records:,} records, {settings.keys:,} keys")
@@ -64,7 +64,7 @@ async def measure(settings: BenchSettings, console: Console) -> bool:
             seen = await _parallel(settings, servers, topic, name, records)
             show(settings, plain, seen, console)
         finally:
-            if settings.bootstrap_servers is not None:  # the embedded broker ends with all it has
+            if settings.bootstrap_servers is not None:  # the embedded broker ends with all its groups
                 await _delete_group(servers, name)
     return not seen.problems
 
@@ -75,11 +75,9 @@ def _messages(settings: BenchSettings) -> Iterator[tuple[int, Message]]:
         yield crc32(key) % settings.partitions, {"key": key, "value": b"." * 100}
 
 
-# -- what is made, and gone afterwards ----------------------------------------------------------------------
-
-
 @contextlib.asynccontextmanager
 async def _place(settings: BenchSettings, name: str) -> AsyncIterator[tuple[str, str]]:
+    """Brokers and the topic to read. What was created is removed afterwards, or a warning printed."""
     """Brokers, and the topic to read; what is made here is gone afterwards, or a warning says that it is not."""
     servers = settings.bootstrap_servers
     if servers is None:
@@ -90,7 +88,7 @@ async def _place(settings: BenchSettings, name: str) -> AsyncIterator[tuple[str,
         yield servers, settings.topic
     else:
         async with Admin(servers, timeout=_ANSWER):
-            pass  # to hear soon that nobody is there; making a topic may take longer
+            pass  # fails soon if no broker answers; creating a topic has a longer timeout
         async with Admin(servers) as admin:
             await admin.create_topic(name, settings.partitions)
             try:
@@ -111,15 +109,12 @@ async def _delete_group(servers: str, name: str) -> None:
 
 
 def _warn_of_rest(what: str, error: Exception) -> None:
-    """What was measured is worth more than a clean end."""
+    """Only a warning: the measurement itself has succeeded."""
     say(f"WARNING {what} could not be removed, remove it by hand: {error}")
 
 
-# -- the plain loop ---------------------------------------------------------------------------------------
-
-
 async def _plain_rate(settings: BenchSettings, servers: str, topic: str, records: int) -> float:
-    """Records a second, one after the other; commits nothing."""
+    """Records per second, handled one after the other without commits."""
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest")
     count, began, over, loop = 0, 0.0, 0.0, asyncio.get_running_loop()
     try:
@@ -137,9 +132,6 @@ async def _plain_rate(settings: BenchSettings, servers: str, topic: str, records
         if not count:
             raise
     return count / (over - began) if over > began else 0.0
-
-
-# -- the parallel consumer --------------------------------------------------------------------------------
 
 
 async def _parallel(settings: BenchSettings, servers: str, topic: str, group: str, records: int) -> Seen:
@@ -162,7 +154,7 @@ async def _parallel(settings: BenchSettings, servers: str, topic: str, group: st
                 if sleep:
                     await asyncio.sleep(sleep)
             seen.busy += time.perf_counter() - called
-            if seen.handled < records:  # of your topic more may be under way
+            if seen.handled < records:  # the user's topic may have more
                 seen.handled += 1
                 seen.seconds = time.perf_counter() - began
                 if seen.handled == records:
@@ -195,7 +187,7 @@ async def _parallel(settings: BenchSettings, servers: str, topic: str, group: st
 
 
 async def _until(running: asyncio.Task[None], count: Callable[[], int], wanted: int) -> None:
-    """Until so many are counted, or no more come: your topic may have gaps. Raises what ends the consumer."""
+    """Wait until ``count()`` reaches ``wanted`` or stalls, as a topic may have gaps. Raises errors of the consumer."""
     before, changed = -1, time.monotonic()
     while (now := count()) < wanted and time.monotonic() - changed < _STALL:
         if now != before:
@@ -206,7 +198,7 @@ async def _until(running: asyncio.Task[None], count: Callable[[], int], wanted: 
 
 
 async def _watch_loop(seen: Seen) -> None:
-    """How late the loop is at most: what else it does holds it so long."""
+    """Measure the longest delay of the event loop."""
     loop = asyncio.get_running_loop()
     while True:
         due = loop.time() + _TICK
@@ -215,7 +207,7 @@ async def _watch_loop(seen: Seen) -> None:
 
 
 async def _paced(settings: BenchSettings, servers: str, topic: str, consumer: ParallelConsumer, seen: Seen) -> None:
-    """New records at half of the rate, each with the time at which it is sent as its value."""
+    """Send new records at half of the rate, each with its time of sending as the value."""
     seen.paced_rate, sent = seen.rate / 2, 0
     async with AIOKafkaProducer(bootstrap_servers=servers, linger_ms=5) as producer:
         began = time.perf_counter()
@@ -234,11 +226,8 @@ async def _paced(settings: BenchSettings, servers: str, topic: str, consumer: Pa
         seen.problems.append(f"{sent:,} records were sent at a pace, {len(seen.latencies):,} handled")
 
 
-# -- the checks -------------------------------------------------------------------------------------------
-
-
 def _check(settings: BenchSettings, log: Path, seen: Seen) -> None:
-    """The order of each key, and completeness: of your topic nobody knows which offsets it has, only what repeats."""
+    """Check the order of keys and completeness. In the user's topic the offsets are unknown: only repeats are found."""
     order, delivery, events = OrderChecker(), DeliveryChecker[tuple[int, int]](), read_events(log)
     if settings.topic is None:
         offsets = Counter[int]()
@@ -258,7 +247,7 @@ def _check(settings: BenchSettings, log: Path, seen: Seen) -> None:
 
 
 async def _ends(servers: str, topic: str, group: str, *, committed: bool = False) -> dict[TopicPartition, int]:
-    """For each partition how many offsets it has; with ``committed`` how many of them the group has not committed."""
+    """Number of offsets by partition; with ``committed`` only those that the group has not committed."""
     client = AiokafkaClient(servers, group)
     try:
         await client.start(_ANSWER)
@@ -275,6 +264,6 @@ async def _ends(servers: str, topic: str, group: str, *, committed: bool = False
 
 
 async def unfinished(servers: str, topic: str, group: str) -> list[str]:
-    """Where the group stopped short. Gaps of your topic count as offsets and not as records, and are committed too."""
+    """Partitions where the group has not committed everything. Gaps count as offsets and are committed, too."""
     left = await _ends(servers, topic, group, committed=True)
     return [f"{place}: the last {count} offsets are not committed" for place, count in sorted(left.items()) if count]

@@ -1,4 +1,4 @@
-"""What was seen, as a table, and what keeps it from being faster."""
+"""Prints the measurements as a table, with what limits the rate."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from aioparallel.cli.bench.command import BenchSettings
 __all__ = ["Seen", "limit_of", "show"]
 
 NEAR: Final = 0.8
-"""A share of what is possible from which on it is what limits."""
+"""The part of a maximum from which on it counts as the limit."""
 
 
 @dataclass(slots=True)
 class Seen:
-    """What a run of the parallel consumer was like."""
+    """Measurements of a run of the parallel consumer."""
 
     handled: int = 0
     seconds: float = 0.0
-    """From the first handler's beginning to the last one's end."""
+    """From the start of the first handler to the end of the last one."""
     cpu: float = 0.0
     """Seconds of the event loop's thread."""
     busy: float = 0.0
-    """Seconds of all handlers together."""
+    """Sum of all handlers' seconds."""
     hold: float = 0.0
-    """Seconds that the loop was late at most."""
+    """Longest delay of the event loop in seconds."""
     keys: dict[tuple[int, int], bytes | None] = field(default_factory=dict)
     latencies: list[float] = field(default_factory=list)
     paced_rate: float = 0.0
     lag: int = 0
-    """The highest while records were sent."""
+    """The highest lag while records were sent."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def rate(self) -> float:
-        """Records a second."""
+        """Records per second."""
         return self.handled / self.seconds if self.seconds else 0.0
 
 
 def show(settings: BenchSettings, plain: float, seen: Seen, console: Console) -> None:
-    """Print it. ``plain``: the plain loop's records a second."""
+    """Print the table. ``plain``: the plain loop's records per second."""
     table = Table(show_header=False)
     count = seen.handled
     table.add_row("plain loop", f"{plain:,.0f} records/s")
@@ -69,7 +69,7 @@ def show(settings: BenchSettings, plain: float, seen: Seen, console: Console) ->
 
 
 def limit_of(settings: BenchSettings, seen: Seen) -> str:
-    """What keeps it from being faster, in a sentence."""
+    """A sentence about what limits the rate."""
     seconds, took = max(seen.seconds, 1e-9), seen.busy / max(seen.handled, 1)
     if seen.cpu / seconds >= NEAR:
         return f"CPU: the event loop's core is {seen.cpu / seconds:.0%} busy; more processes go on from here"

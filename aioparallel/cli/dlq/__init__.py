@@ -1,15 +1,16 @@
-"""``aioparallel dlq``: look at dead letters, send them back, or put them aside.
+"""``aioparallel dlq``: list and show dead letters, replay them, or drop them.
 
-A log cannot lose a record out of its middle, so what was done with letters is remembered as a consumer remembers it:
-in a consumer group of its own, whose committed offset and offset map say which letters of a partition are settled.
+Kafka cannot delete single records of a log. A consumer group remembers which dead letters are settled (replayed or
+dropped): its committed offset and offset map say so for each partition.
 
-``commands``    the four commands, with ``options`` that they share
+``commands``    the four commands; ``options`` has their shared options
 ``selecting``   which letters are meant
-``looking``     list and show, with ``printing``: what a letter looks like
+``looking``     list and show; ``printing`` formats letters
 ``settling``    replay and drop
-``opening``     a connection to the topic: its partitions, its offsets, its group
+``opening``     connects to the topic and reads its offsets and the group's marks
 ``marks``       which letters are settled, and how that is committed
-``holding``     who may settle them
-``planning``    the first pass of replay and drop: what will be done, before anything is
+``holding``     lets one process at a time settle letters
+``planning``    the first pass of replay and drop: what will be done
 ``replaying``   the second pass of replay
+``sources``     completes letters that lack a part of their record
 """

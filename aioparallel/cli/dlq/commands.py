@@ -1,4 +1,4 @@
-"""The four commands: their help and their options. What they do is imported when one runs."""
+"""The four commands: their options and help. The code is imported when one runs."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["dlq"]
 
 dlq = App(
     name="dlq",
-    help="""Dead letters: look at them, send them back, or put them aside.
+    help="""Dead letters: list and show them, replay them, or drop them.
 
-    A record that its handler could not handle stands in a topic such as `orders.dlq`, unchanged, with what went wrong
-    in its headers. **list** and **show** tell what is there; **replay** sends letters to where they came from, and
-    **drop** sends nothing. Both settle a letter: it is listed no more, and a second replay does not send it again.
+    A record that its handler could not handle is in a topic such as `orders.dlq`, unchanged, with its error in headers.
+    **list** and **show** print letters; **replay** sends them to where they came from, and **drop** sends nothing. Both
+    settle a letter: it is no longer listed, and not replayed again.
 
-    Which letters are settled is remembered by a consumer group of these commands (`--group`), since Kafka cannot take
-    a record out of the middle of a log. All four take the same options for *which* letters.
+    A consumer group of these commands (`--group`) remembers which letters are settled, as Kafka cannot delete single
+    records of a log. All four commands have the same options for *which* letters.
 
     **Examples**
 
@@ -36,8 +36,8 @@ async def list_command(
 ) -> None:
     """Show a line for each open letter: where it is, when and why it failed, where it came from.
 
-    The newest 100 unless a number is asked for, the newest at the bottom; below them how many there are, by error.
-    With `--json` all of them, in the order of the log.
+    The newest 100 unless a number is given, the newest at the bottom; below them the number of letters by error. With
+    `--json` all of them, in the order of the log.
 
     **Examples**
 
@@ -57,9 +57,9 @@ async def show_command(
 ) -> None:
     """Show everything about letters: error and traceback, headers, key and value.
 
-    The newest open letter, unless others are selected. JSON is laid out, other text shown as it is, and of anything
-    else the first 512 bytes are dumped. Of a record that its topic of letters did not take for its size, what is not in
-    the letter is read from where the record stands, while it does.
+    The newest open letter, unless others are selected. JSON is indented, other text shown as it is, and of binary data
+    the first 512 bytes are dumped. If a letter lacks a part of its record, because the whole was too large for the
+    topic, that part is read from the original record while it exists.
 
     **Examples**
 
@@ -78,10 +78,10 @@ async def replay_command(
 ) -> bool:
     """Send open letters back to the topic they came from, and settle them. All of them unless some are selected.
 
-    Key, value and the record's own headers are as they were, with one more that says where it stood first; the
-    timestamp is the time of sending. The letters of a partition are sent in its order, and each is settled once the
-    broker has acknowledged it: never before. If it is interrupted, run it again; what was settled is not sent twice.
-    A letter that is without a part of its record is completed from where that stands; where it is gone, it is not sent.
+    Key, value and the record's own headers are as they were, plus a header with its original place; the timestamp is
+    the time of sending. The letters of a partition are sent in order, and each is settled only once the broker has
+    acknowledged it. After an interruption run it again; what was settled is not sent twice. A letter that lacks a part
+    of its record is completed from the original record; if that is gone, it is not sent.
 
     The exit code is 1 when a letter could not be sent or settled.
 
@@ -103,8 +103,8 @@ async def drop_command(
 ) -> bool:
     """Settle open letters without sending them. All of them unless some are selected.
 
-    They are listed no more and never replayed, and stand in the topic until Kafka's retention takes them, or
-    `--delete` does; `list --all` and `show --all` still find them.
+    They are no longer listed or replayed. They stay in the topic until Kafka's retention or `--delete` removes them;
+    `list --all` and `show --all` still find them.
 
     **Examples**
 

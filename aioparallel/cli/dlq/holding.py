@@ -1,8 +1,8 @@
-"""One command at a time settles letters of a topic: the one that the group has given the topic to.
+"""Lets one process at a time settle letters of a topic: the member that the group has assigned the topic to.
 
-The commands that settle letters join the group that keeps the marks. Its members agree, by the assignor here, that
-each topic has one holder: who holds it keeps it, and the others are told that they have nothing. The marks are then
-committed under the holder's generation, so that Kafka refuses those of anybody else.
+Commands that settle letters join the group that keeps the marks. The assignor in this module gives each topic to one
+member: a member that has it keeps it, and the others get nothing. Marks are committed under that member's generation,
+so Kafka refuses those of any other process.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from aioparallel.records import TopicPartition
 __all__ = ["HEARTBEAT_INTERVAL", "REBALANCE_TIMEOUT", "SESSION_TIMEOUT", "Claim", "Hold", "one_holder"]
 
 SESSION_TIMEOUT: Final = 6.0
-"""Seconds until the group has forgotten a process that was killed: the shortest that brokers take by default."""
+"""Seconds until the group removes a process that was killed: the shortest that brokers accept by default."""
 HEARTBEAT_INTERVAL: Final = 1.0
-"""Seconds; also how long another command waits until it is told that it has nothing."""
+"""Seconds; also how long another command waits for the answer that it gets nothing."""
 REBALANCE_TIMEOUT: Final = 10.0
 TAKE_TIMEOUT: Final = 30.0
-"""Seconds; brokers wait 3 s for more members when the first one joins, and up to the others' timeouts."""
+"""Seconds; brokers wait 3 s for more members after the first join, and longer for the others' rebalance."""
 
 
 class Claim:
-    """What this process tells the other members: under which member id it was given its topic.
+    """What this process tells the other members: the member id under which it was assigned its topic.
 
-    The id, since a member that the group has forgotten comes back under another one: its claim is void then,
-    whether it has noticed or not, for somebody else may have held the topic meanwhile.
+    A member that the group has removed joins again with another id. Its claim is void then, whether it knows that or
+    not, as another process may have had the topic meanwhile.
     """
 
     member_id: str | None = None
 
 
 class Hold:
-    """The place of this process in the group, and with it the right to settle letters of one topic.
+    """This process's membership in the group, and so its right to settle letters of one topic.
 
     ``client``: started, with :func:`one_holder` of the same ``claim`` as its assignor.
     """
@@ -60,15 +60,14 @@ class Hold:
         self._listening: asyncio.Task[None] | None = None
 
     async def take(self) -> None:
-        """Join. Raises MarksRefused when somebody else holds the topic, or the group has members of another kind;
-        NotAuthorized and ClientError."""
+        """Join. Raises MarksRefused if another process has the topic or the group has other members; NotAuthorized,
+        ClientError."""
         self._listening = asyncio.create_task(self._listen())
         self._client.subscribe([self._topic], self)
         await self.generation(TAKE_TIMEOUT)
 
     async def generation(self, timeout: float) -> Generation:
-        """What to commit under, once the group is not moving. Raises MarksRefused when the right is gone, or was
-        never given."""
+        """The generation to commit under; waits while the group rebalances. Raises MarksRefused without the right."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while self._generation is None and self._failure is None:
@@ -77,43 +76,41 @@ class Hold:
         if self._failure is not None:
             raise self._failure
         if self._generation is None:
-            raise MarksRefused(f"group {self._group!r} did not settle within {timeout:g} s; is the cluster healthy?")
+            raise MarksRefused(f"group {self._group!r} did not stabilise within {timeout:g} s; is the cluster healthy?")
         return self._generation
 
     async def release(self) -> None:
-        """Hear no more of the group; leaving it is the client's to do."""
+        """Stop listening; the client leaves the group when it stops."""
         if self._listening is not None:
             self._listening.cancel()
             await asyncio.wait([self._listening])
 
-    # -- what the group says
-
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        """The members have agreed."""
+        """Called by the client after a rebalance."""
         if self._claim.member_id not in (None, generation.member_id):
             self.lost(partitions)
         elif partitions:
             self._generation, self._claim.member_id = generation, generation.member_id
         else:
             self._refuse(
-                f"another replay or drop of {self._topic} is at work in group {self._group!r}; nothing was done. "
+                f"another replay or drop of {self._topic} is running in group {self._group!r}; nothing was done. "
                 "Run it again when that one has ended"
             )
         self._changed.set()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """The group agrees anew; what is held will be given back."""
+        """A rebalance begins; the partitions come back after it."""
         self._generation = None
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """The group has forgotten this member, and somebody else may hold the topic."""
+        """The group has removed this member, so another process may have the topic."""
         self._refuse(
-            f"the place in group {self._group!r} is lost: this process stood still for {SESSION_TIMEOUT:g} s, or the "
-            "cluster did not answer. What was settled so far stays settled"
+            f"the membership in group {self._group!r} is lost: this process was blocked for {SESSION_TIMEOUT:g} s, or "
+            "the cluster did not answer. What was settled so far stays settled"
         )
 
     def fenced(self, error: InstanceFenced) -> None:
-        """Another one is this member; it has no ``group_instance_id``, so none can be."""
+        """Cannot happen, as this member has no ``group_instance_id``."""
         self._fail(error)
 
     def _refuse(self, reason: str) -> None:
@@ -125,23 +122,23 @@ class Hold:
         self._changed.set()
 
     async def _listen(self) -> None:
-        """The client tells here that the group does not take this member. Nothing is fetched."""
+        """The client reports here if the group refuses this member. Nothing is fetched."""
         try:
             while True:
                 await self._client.fetch({})
         except Exception as error:
             if isinstance(error.__cause__, kafka.InconsistentGroupProtocolError):
                 self._refuse(
-                    f"group {self._group!r}: it has members that consume with it now; stop them, or choose another "
-                    "--group, one that nobody consumes with"
+                    f"group {self._group!r} has other consumers as members; stop them, or choose another --group that "
+                    "no consumer uses"
                 )
             self._fail(error)
 
 
 def one_holder(claim: Claim) -> type[AbstractPartitionAssignor]:
-    """An assignor that gives each topic to one member: the one that says it holds it, else the first by name.
+    """An assignor that gives each topic to one member: the one that claims it, else the first by name.
 
-    A class of its own for each client, as aiokafka keeps no objects of them.
+    Returns a new class for each client, as aiokafka does not instantiate assignors.
     """
 
     class OneHolder(AbstractPartitionAssignor):  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""``aioparallel dlq list`` and ``show``: letters read, chosen and printed."""
+"""``aioparallel dlq list`` and ``show``."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from aioparallel.errors import ClientError, ConfigurationError
 __all__ = ["Search", "list_letters", "print_json", "print_table", "show_letters"]
 
 SHOWN: Final = 100
-"""Rows of the table when no number is asked for."""
+"""Rows of the table if no number is given."""
 
 T = TypeVar("T")
 
 
 @dataclass(slots=True)
 class Search:
-    """One pass over a topic. ``everything``: settled letters, and records that are no letters, are found too.
+    """One pass over a topic. ``everything``: also find settled letters and records that are no letters.
 
-    ``found``: how many were. ``states`` and ``errors``: of what the selection meets, also where it is not given out,
-    the records by state and the letters by error.
+    ``found``: how many were found. ``states`` and ``errors``: counts by state and by error of all records that match
+    the selection.
     """
 
     topic: OpenTopic
@@ -45,17 +45,17 @@ class Search:
     states: Counter[str] = field(default_factory=Counter)
     errors: Counter[str] = field(default_factory=Counter)
 
-    async def letters(self, told: Callable[[DeadLetter], T]) -> AsyncGenerator[T, None]:
-        """What is ``told`` of each letter that the selection meets: in the order of the log, as they are read; or, with
-        a number asked for, from the oldest to the newest, once all are read. Nothing but that is held."""
+    async def letters(self, form: Callable[[DeadLetter], T]) -> AsyncGenerator[T, None]:
+        """Yields ``form(letter)`` for each match, in the order of the log; if the selection has a number, from the
+        oldest to the newest after all were read. Keeps only these results in memory."""
         kept: Kept[T] = Kept(self.selection)
         async with aclosing(self._matching()) as matching:
             async for dead in matching:
                 self.found += 1
                 if self.selection.has_number:
-                    kept.take(dead.age, told(dead))
+                    kept.take(dead.age, form(dead))
                 else:
-                    yield told(dead)
+                    yield form(dead)
         for one in kept.items():
             yield one
 
@@ -89,7 +89,7 @@ async def list_letters(topic: str, which: Selection, how: Looking, where: Access
 async def show_letters(topic: str, which: Selection, how: Showing, where: Access) -> None:
     """``aioparallel dlq show``."""
     if how.raw and how.as_json:
-        raise ConfigurationError("raw", "--json", "one of the two")
+        raise ConfigurationError("raw", "--json", "cannot be combined")
     if not which.has_criteria and not which.has_number:
         which = replace(which, newest=1)
     async with open_topic(topic, which.partition, where) as opened:
@@ -103,12 +103,12 @@ async def show_letters(topic: str, which: Selection, how: Showing, where: Access
         else:
             await print_details(search, make_console(), sources)
         if not how.raw and not search.found:
-            hint = "" if how.everything else "; --all looks among the settled ones, too"
+            hint = "" if how.everything else "; --all includes settled ones"
             say(f"{topic}: no {'' if how.everything else 'open '}letter matches{hint}.")
 
 
 async def print_table(opened: OpenTopic, which: Selection, console: Console, *, everything: bool) -> None:
-    """Read all, then print the table and what it leaves out."""
+    """Read all letters, then print the table and the counts."""
     search = Search(opened, which if which.has_number else replace(which, newest=SHOWN), everything)
     rows = [one async for one in search.letters(row)]
     if rows:
@@ -118,17 +118,17 @@ async def print_table(opened: OpenTopic, which: Selection, console: Console, *, 
 
 
 async def print_json(
-    search: Search, told: Callable[[DeadLetter], object], console: Console, sources: Sources | None = None
+    search: Search, form: Callable[[DeadLetter], object], console: Console, sources: Sources | None = None
 ) -> None:
-    """One object a line. ``sources``: where what letters are without is read; None: it is not wanted."""
+    """One object a line. ``sources``: completes letters; None: they stay as they are."""
     if sources is None:
-        async with aclosing(search.letters(told)) as letters:
+        async with aclosing(search.letters(form)) as letters:
             async for one in letters:
                 console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
         return
     async with aclosing(search.letters(_itself)) as whole:
         async for dead in whole:
-            one = told(await sources.completed(dead))
+            one = form(await sources.completed(dead))
             console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
 
 
@@ -137,7 +137,7 @@ def _itself(dead: DeadLetter) -> DeadLetter:
 
 
 async def print_details(search: Search, console: Console, sources: Sources) -> None:
-    """Everything about each, with an empty line between two."""
+    """Everything about each letter, separated by empty lines."""
     between = ""
     async with aclosing(search.letters(_itself)) as letters:
         async for found in letters:
@@ -147,10 +147,10 @@ async def print_details(search: Search, console: Console, sources: Sources) -> N
 
 
 async def write_raw(search: Search, sources: Sources) -> None:
-    """Write the value of the one letter to standard output, byte by byte as it is.
+    """Write the value of a single letter to standard output.
 
-    Raises ConfigurationError unless it is exactly one, and ClientError where the letter is without its value and that
-    is gone; then it writes nothing.
+    Raises ConfigurationError unless exactly one matches, and ClientError if the letter lacks its value and the original
+    record is gone. Nothing is written then.
     """
     letters: list[DeadLetter] = []
     async with aclosing(search.letters(_itself)) as found:
@@ -165,14 +165,14 @@ async def write_raw(search: Search, sources: Sources) -> None:
     if letter is not None and letter.left_out is not None and letter.left_out.value is not None:
         whole = await sources.whole(record)
         if isinstance(whole, str):
-            raise ClientError(f"{record.place} is without its value, as {search.topic.name} did not take that: {whole}")
+            raise ClientError(f"{record.place} lacks its value, as it was too large for {search.topic.name}: {whole}")
         record = whole
     sys.stdout.buffer.write(record.value or b"")
     sys.stdout.buffer.flush()
 
 
 def warn_of_problems(topic: OpenTopic) -> None:
-    """List and show go on without what they cannot read."""
+    """List and show go on if marks cannot be read."""
     for one in topic.marks:
         if one.problem:
             say(f"WARNING {one.problem}; shown as open.")

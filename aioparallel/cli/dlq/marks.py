@@ -1,7 +1,7 @@
-"""Which letters are settled: replayed or dropped. Kept as the committed offset and offset map of a group.
+"""Which letters are settled (replayed or dropped), kept as the committed offset and offset map of a group.
 
-The group has members only while one of these commands settles letters, and what it commits carries their generation:
-see :mod:`~aioparallel.cli.dlq.holding`.
+The group has members only while a command settles letters; commits carry their generation, see
+:mod:`~aioparallel.cli.dlq.holding`.
 """
 
 from __future__ import annotations
@@ -18,29 +18,29 @@ from aioparallel.records import TopicPartition
 __all__ = ["Holding", "Marks", "MarksRefused", "PartitionMarks"]
 
 LIMIT: Final = 4096
-"""UTF-16 characters of metadata that Kafka takes with a commit, by default."""
+"""UTF-16 characters of metadata that Kafka accepts with a commit, by default."""
 
 COMMIT_TIMEOUT: Final = 30.0
 RETRY_PAUSE: Final = 0.2
 CERTAIN_FOR: Final = 2.0
-# Seconds. The last: after an acknowledged commit, so long nobody else can have been given the topic.
+# Seconds. CERTAIN_FOR: so long after an acknowledged commit no other process can have been assigned the topic.
 
 
 class MarksRefused(AioparallelError):
-    """What is settled could not be written down."""
+    """The marks could not be committed."""
 
 
 class Holding(Protocol):
-    """The right to settle letters of a topic; see :class:`~aioparallel.cli.dlq.holding.Hold`."""
+    """The right to settle letters of a topic, see :class:`~aioparallel.cli.dlq.holding.Hold`."""
 
     async def generation(self, timeout: float) -> Generation:
-        """What to commit under, once the group is not moving. Raises MarksRefused when the right is gone."""
+        """The generation to commit under. Raises MarksRefused without the right."""
 
 
 class PartitionMarks:
     """Which letters of one partition are settled.
 
-    ``unsaved``: offsets settled since the last acknowledged commit, in the order in which they were.
+    ``unsaved``: offsets settled since the last acknowledged commit, in the order of settling.
     """
 
     def __init__(self, partition: TopicPartition, group: str, committed: Committed | None, beginning: int) -> None:
@@ -53,38 +53,38 @@ class PartitionMarks:
         except OffsetMapError as error:
             found = OffsetMap(self.base, self.base - 1)
             self.problem = (
-                f"{partition}: the text that group {group!r} has committed beside offset {self.base} is not an "
-                f"offset map ({error}); which letters above it are settled is not known. Choose another --group"
+                f"{partition}: the metadata that group {group!r} has committed with offset {self.base} is not an "
+                f"offset map ({error}), so it is unknown which letters above it are settled. Choose another --group"
             )
         self._last_settled, self._open = found.highest_succeeded, frozenset(found.incompletes)
         self._ledger = Ledger(self.base, found)
         self.unsaved: list[int] = []
 
     def is_settled(self, offset: int) -> bool:
-        """What the commit found at the start says about a letter."""
+        """Whether a letter was settled by the commit at the start."""
         return offset < self.base or (offset <= self._last_settled and offset not in self._open)
 
     def register(self, letters: Sequence[int], next_offset: int) -> None:
-        """Take in the offsets of the letters up to ``next_offset``; all else below it needs no mark."""
+        """Add the offsets of letters up to ``next_offset``. Other offsets below it need no mark."""
         self._ledger.register(letters, next_offset)
 
     def settle(self, offset: int) -> None:
-        """This letter, which was open, is settled."""
+        """Settle an open letter."""
         self._ledger.complete(offset)
         self.unsaved.append(offset)
 
     def first_open(self, more: Collection[int] = ()) -> int:
-        """The first letter that stays open once ``more`` are settled too; without one, the end of what was read."""
+        """The first letter that is open after ``more`` are settled; without one, the end of what was read."""
         return self._outline(more)[0]
 
     def commit_with(self, more: Collection[int] = ()) -> Committed | None:
-        """What to commit once ``more`` open letters are settled too; None when that does not fit beside an offset."""
+        """What to commit after ``more`` open letters are settled; None if that is too large for commit metadata."""
         base, highest, open_ones = self._outline(more)
         text, reached = fit_offset_map(base, highest, open_ones, limit=LIMIT)
         return Committed(base, text) if reached >= highest or highest < base else None
 
     def _outline(self, more: Collection[int]) -> tuple[int, int, list[int]]:
-        """Base, last settled offset, and the open ones between."""
+        """Base, last settled offset, and open offsets in between."""
         ledger = self._ledger
         base = ledger.next_commit
         highest = max(ledger.highest_completed, *more) if more else ledger.highest_completed
@@ -104,7 +104,7 @@ class PartitionMarks:
 
 
 class Marks:
-    """The marks of all partitions that a command deals with."""
+    """The marks of all partitions of a command."""
 
     def __init__(
         self,
@@ -131,33 +131,33 @@ class Marks:
 
     @property
     def unsaved(self) -> dict[int, list[int]]:
-        """By partition, the offsets that are settled without the group knowing it."""
+        """Settled offsets that are not committed, by partition."""
         return {number: one.unsaved for number, one in self._partitions.items() if one.unsaved}
 
     def check_readable(self) -> None:
-        """Raises MarksRefused when a partition's commit cannot be read: what is settled would be done again."""
+        """Raises MarksRefused if a partition's commit cannot be read: settled letters would be settled again."""
         for one in self:
             if one.problem:
                 raise MarksRefused(one.problem)
 
     async def check_writable(self, partitions: Collection[int]) -> None:
-        """Commit what is known already: so a missing permission is found out before anything is produced. Raises
-        MarksRefused also when somebody else has changed the marks since they were read.
+        """Commit the known marks again, to find a missing permission before anything is produced. Raises MarksRefused
+        also if another process has changed the marks since they were read.
         """
         wanted = [self._partitions[number] for number in partitions]
         found = await self._client.committed([one.partition for one in wanted], COMMIT_TIMEOUT)
         for one in wanted:
             if found.get(one.partition) != one.committed:
                 raise MarksRefused(
-                    f"{one.partition}: group {self.group!r} was written to by somebody else since this command began; "
+                    f"{one.partition}: another process has committed to group {self.group!r} since this command began; "
                     "nothing was done. Run it again, and only one at a time"
                 )
         await self._renew(wanted)
 
     async def confirm(self, number: int) -> None:
-        """Be certain that nobody else settles letters of this topic now. Raises MarksRefused.
+        """Make sure that no other process settles letters of this topic now. Raises MarksRefused.
 
-        A process may stand still for any time, between any two steps; then the group has given its place away.
+        This process may have been suspended between any two steps for so long that the group has removed it.
         """
         if asyncio.get_running_loop().time() - self._acknowledged > CERTAIN_FOR:
             await self._renew([self._partitions[number]])
@@ -166,7 +166,7 @@ class Marks:
         await self._commit({one.partition: one.committed or Committed(one.base, "") for one in wanted}, COMMIT_TIMEOUT)
 
     async def save(self, partitions: Iterable[int], timeout: float = COMMIT_TIMEOUT) -> None:
-        """Commit what is settled in these partitions. Raises MarksRefused; ``unsaved`` tells what it was about."""
+        """Commit what is settled in these partitions. Raises MarksRefused; ``unsaved`` then has the offsets."""
         offsets: dict[TopicPartition, Committed] = {}
         for number in partitions:
             one = self._partitions[number]
@@ -191,10 +191,10 @@ class Marks:
             if not faults:
                 self._acknowledged = began
                 return
-            # Fenced: the group has agreed anew meanwhile, and whether this process keeps its place is asked above.
+            # Fenced: a rebalance has happened; generation() above says whether this process keeps its place.
             passing = all(fault in _PASSING for fault in faults.values())
             if not passing or left <= RETRY_PAUSE:
-                # The one that will not pass says most.
+                # A lasting fault is the more useful one to report.
                 tp, fault = max(faults.items(), key=lambda found: found[1] not in _PASSING)
                 raise MarksRefused(self._refusal(tp, fault, timeout))
             await asyncio.sleep(RETRY_PAUSE)
@@ -202,10 +202,10 @@ class Marks:
     def _refusal(self, partition: TopicPartition, fault: CommitFault, timeout: float) -> str:
         where = f"{partition}: the marks could not be committed in group {self.group!r}"
         return {
-            CommitFault.RETRIABLE: f"{where}: no answer that lasts within {timeout:g} s; is the cluster healthy?",
-            CommitFault.FENCED: f"{where}: this process has lost its place there",
+            CommitFault.RETRIABLE: f"{where}: no final answer within {timeout:g} s; is the cluster healthy?",
+            CommitFault.FENCED: f"{where}: this process is no longer a member",
             CommitFault.REFUSED: f"{where}: the cluster refuses it; this user needs READ on the group and on the topic",
-            CommitFault.METADATA_TOO_LARGE: f"{where}: the broker takes less text with a commit than Kafka's default "
+            CommitFault.METADATA_TOO_LARGE: f"{where}: the broker accepts less metadata than Kafka's default "
             "(offset.metadata.max.bytes); settle the oldest letters first",
         }[fault]
 
@@ -214,9 +214,9 @@ _PASSING: Final = frozenset({CommitFault.RETRIABLE, CommitFault.FENCED})
 
 
 def too_large(partition: TopicPartition) -> str:
-    """The sentence about marks that do not fit, with what to do."""
+    """The message about marks that are too large, with what to do."""
     return (
         f"{partition}: too many single letters would be settled between open ones: that does not fit into the "
-        f"{LIMIT:,} characters that Kafka keeps beside a committed offset. Settle the oldest letters of the partition "
+        f"{LIMIT:,} characters of metadata that Kafka keeps with a commit. Settle the oldest letters of the partition "
         "first (--limit N), or replay without settling (--no-mark)"
     )

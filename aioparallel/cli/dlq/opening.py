@@ -1,4 +1,4 @@
-"""A connection to a topic of dead letters: its partitions, where they begin and end, and its group."""
+"""A connection to a topic of dead letters: its partitions, their first and last offsets, and the group's marks."""
 
 from __future__ import annotations
 
@@ -29,18 +29,17 @@ CONNECT_TIMEOUT: Final = 10.0
 REQUEST_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 5.0
 MARKS_RETENTION: Final = 10 * 365 * 86_400.0
-# Seconds. The last: Kafka forgets the offsets of a group without members after a week unless a commit says otherwise.
+# Seconds. MARKS_RETENTION: by default Kafka deletes the offsets of a group without members after a week.
 
 
 @dataclass(frozen=True, slots=True)
 class OpenTopic:
-    """What is known of the topic when a command begins. ``marks`` are those of the group at that moment, ``hold`` is
-    to be taken before they are changed.
+    """The state of the topic when a command begins. ``marks``: the group's marks at that time; take ``hold`` before
+    changing them.
 
-    ``beginnings`` and ``ends`` are by partition: the first offset that is still there, and the offset behind the last
-    one that is decided (no open transaction). What is written after that is left to the next command.
-    ``options``: of aiokafka's consumer, as they were given. ``skip``: batches that are passed over where they cannot be
-    read.
+    ``beginnings``, ``ends``: by partition the first offset, and the last stable offset, where open transactions begin.
+    Later records are left to the next command. ``options``: aiokafka's consumer options. ``skip``: batches to skip if
+    they cannot be read.
     """
 
     name: str
@@ -53,10 +52,8 @@ class OpenTopic:
     skip: Collection[tuple[str, int, int]] = ()
 
     def spans(self, *, settled_too: bool, within: Span | None = None) -> dict[int, Span]:
-        """What to read of each partition: everything, or from the first letter on that may be open.
-
-        ``within`` narrows it to some offsets.
-        """
+        """The offsets to read of each partition: all, or from the first letter on that may be open. ``within``: only
+        offsets within this span."""
         spans = {}
         for number, end in self.ends.items():
             start = self.beginnings[number]
@@ -67,22 +64,22 @@ class OpenTopic:
         return spans
 
     def read(self, spans: Mapping[int, Span]) -> aclosing[AsyncGenerator[Fetched, None]]:
-        """The records of these spans; ``async with`` closes the connection."""
+        """The records of these spans; use it in ``async with``, which closes the fetcher."""
         places = {TopicPartition(self.name, number): span for number, span in spans.items()}
         return aclosing(read_past(self.client, places, self.skip))
 
 
 @asynccontextmanager
 async def open_topic(topic: str, partitions: Collection[int], access: Access) -> AsyncIterator[OpenTopic]:
-    """Connect; ``partitions`` narrows it to these numbers, none means all.
+    """Connect. ``partitions``: only these numbers; empty means all.
 
     Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, ConfigurationError for a wrong option
     or a partition that does not exist, and TimeoutError.
     """
     options, claim = connecting_options(access), Claim()
-    _ = access.skipped  # what is wrong with it is said before anything is connected
+    _ = access.skipped  # raises before anything is connected
     ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [one_holder(claim)]}
-    # A static member would take the place of another one of its name, instead of waiting for it.
+    # A static member would fence another one of its name, instead of waiting for it.
     given = {name: value for name, value in options.items() if name != "group_instance_id"}
     client: Client = AiokafkaClient(
         access.bootstrap_servers,

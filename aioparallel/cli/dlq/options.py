@@ -1,4 +1,4 @@
-"""The options that the commands share, beside those of :mod:`~aioparallel.cli.dlq.selecting`."""
+"""The options that the commands share, besides those of :mod:`~aioparallel.cli.dlq.selecting`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Topic = Annotated[str, Parameter(help="The topic with the dead letters, such as 
 @Parameter(name="*", group=WHERE)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Access(Cluster):
-    """How the cluster is reached, and the group that remembers what is settled."""
+    """Options to reach the cluster, and the group that remembers what is settled."""
 
     group: str = "aioparallel-dlq"
     """The consumer group that remembers which letters are settled."""
@@ -29,10 +29,10 @@ class Access(Cluster):
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Looking:
-    """How list and show tell."""
+    """Options of list and show."""
 
     everything: Annotated[bool, Parameter(name="--all", group=WHICH)] = False
-    """Also settled letters (replayed or dropped) and records that are no letters."""
+    """Also settled letters (replayed or dropped) and other records."""
     as_json: Annotated[bool, Parameter(name="--json")] = False
     """One JSON object a line instead, for scripts."""
 
@@ -40,19 +40,19 @@ class Looking:
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Showing(Looking):
-    """How show tells."""
+    """Options of show."""
 
     raw: bool = False
-    """Write only the value, byte by byte, to standard output; for exactly one letter."""
+    """Write only the value to standard output, without a change; for exactly one letter."""
 
 
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settling:
-    """What replay and drop may do."""
+    """Options of replay and drop."""
 
     dry_run: bool = False
-    """Only say what would be done."""
+    """Only print what would be done."""
     yes: Annotated[bool, Parameter(alias="-y")] = False
     """Do not ask."""
 
@@ -60,21 +60,20 @@ class Settling:
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Replaying(Settling):
-    """How replay sends."""
+    """Options of replay."""
 
     to: Annotated[str | None, Parameter(metavar="TOPIC")] = None
-    """Send to this topic, not to where each came from."""
+    """Send to this topic instead of the original one."""
     same_partition: bool = False
-    """Send to the partition each came from; else its key decides."""
+    """Send to the original partition instead of the one for the key."""
     no_mark: bool = False
-    """Settle nothing: the letters stay open, and are sent again the next time."""
+    """Settle nothing: the letters stay open, and would be sent again next time."""
 
 
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Dropping(Settling):
-    """How drop settles."""
+    """Options of drop."""
 
     delete: bool = False
-    """Then have Kafka delete what is settled: in each partition everything before the first open letter. That is for
-    good."""
+    """Also have Kafka delete everything before the first open letter of each partition. This cannot be undone."""

@@ -1,4 +1,4 @@
-"""The first pass of replay and drop: what will be done, found out before anything is."""
+"""The first pass of replay and drop: determines what will be done before anything is changed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Chosen", "Plan", "make_plan"]
 
 
 class Chosen(NamedTuple):
-    """An open letter to be settled."""
+    """An open letter that will be settled."""
 
     partition: int
     offset: int
@@ -27,10 +27,10 @@ class Chosen(NamedTuple):
 
 @dataclass(slots=True)
 class Plan:
-    """``letters`` are those to be settled, in the order of the log, one partition after the other.
+    """``letters``: those to settle, by partition in the order of the log.
 
-    ``already_settled`` met the selection too. ``refused``: by partition, why its letters are not touched, and how many
-    those are.
+    ``already_settled``: how many others match. ``refused``: by partition, why its letters are left alone, and their
+    number.
     """
 
     letters: list[Chosen]
@@ -38,18 +38,18 @@ class Plan:
     refused: dict[int, tuple[str, int]] = field(default_factory=dict)
 
     def by_partition(self) -> dict[int, set[int]]:
-        """The offsets of the letters."""
+        """Offsets of the letters."""
         offsets: defaultdict[int, set[int]] = defaultdict(set)
         for chosen in self.letters:
             offsets[chosen.partition].add(chosen.offset)
         return dict(offsets)
 
     def origins(self) -> Counter[str]:
-        """How many letters came from each topic."""
+        """Number of letters by original topic."""
         return Counter(chosen.origin.topic for chosen in self.letters)
 
     def refuse_what_does_not_fit(self, marks: Marks) -> None:
-        """Take out the letters of partitions whose marks would be too large."""
+        """Remove letters of partitions whose marks would be too large."""
         for number, offsets in self.by_partition().items():
             if marks[number].commit_with(offsets) is None:
                 self.refused[number] = too_large(marks[number].partition), len(offsets)
@@ -57,9 +57,9 @@ class Plan:
 
 
 async def make_plan(reads: AsyncIterator[Fetched], marks: Marks, selection: Selection) -> Plan:
-    """Read all there is, tell the marks of it, and choose.
+    """Read all records and select letters.
 
-    ``marks`` then know every letter of the partitions read (about 100 bytes for each open one).
+    Registers every letter with ``marks``, which takes about 100 bytes for each open one.
     """
     kept: Kept[Chosen] = Kept(selection)
     plan = Plan([])

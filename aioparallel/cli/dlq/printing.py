@@ -1,4 +1,4 @@
-"""What a letter looks like: a row, all about it, and JSON. Pure."""
+"""Formats a letter: as a row, in full, and as JSON."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from aioparallel.records import raw_name, readable_name
 __all__ = ["Row", "as_json", "details", "footer", "json_details", "json_summary", "readable", "row", "table"]
 
 DUMPED: Final = 512
-"""Bytes of a value that is no text which are shown."""
+"""Bytes of a binary value that are shown."""
 
 
 class Row(NamedTuple):
-    """What list tells of a letter: not its value, so that a hundred of them are small."""
+    """A letter in the list. It has no value, so that many rows take little memory."""
 
     age: Age
     state: str
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 def row(dead: DeadLetter) -> Row:
-    """A row of the table. Its class is what tells errors apart, so the module goes."""
+    """A row of the table. Of the error's name only the class is shown."""
     letter = dead.letter
     if letter is None:
         return Row(dead.age, dead.state)
@@ -46,7 +46,7 @@ def row(dead: DeadLetter) -> Row:
 
 
 def table(rows: list[Row], now: float, *, states: bool) -> Table:
-    """The newest at the bottom, next to the prompt. The message has the width that the others leave."""
+    """The newest letter is at the bottom, next to the prompt. The message gets the remaining width."""
     shown = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for name in ("partition", "offset"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -66,7 +66,7 @@ def table(rows: list[Row], now: float, *, states: bool) -> Table:
 def footer(
     topic: str, states: Counter[str], errors: Counter[str], shown: int, selection: Selection, *, everything: bool
 ) -> list[str]:
-    """Sentences below the table, of the counts by state and by error."""
+    """Sentences with the counts by state and by error."""
     first = f"{topic}: {counted(states['open'], 'open letter')}{' that match' if selection.has_criteria else ''}"
     if everything:
         first += f", {states['settled']:,} settled"
@@ -100,7 +100,7 @@ def details(dead: DeadLetter, now: float) -> str:
             f"  error       {last.type}: {last.message}",
         ]
         if letter.left_out is not None:
-            where = "which is read from its origin" if dead.is_completed else f"and that cannot be had: {dead.gone}"
+            where = "which is read from its origin" if dead.is_completed else f"and cannot be read: {dead.gone}"
             lines.append(f"  not in it   {letter.left_out}, {where}")
         if letter.traceback:
             lines += ["  traceback", indented(letter.traceback.rstrip())]
@@ -113,12 +113,12 @@ def details(dead: DeadLetter, now: float) -> str:
 
 
 def indented(text: str) -> str:
-    """Each line four columns in."""
+    """Indent each line by four columns."""
     return "\n".join("    " + line for line in text.split("\n"))
 
 
 def readable(data: bytes | None) -> str:
-    """JSON laid out, other UTF-8 text as it is, anything else as a dump of its first 512 bytes."""
+    """JSON indented, other UTF-8 text as it is, binary data as a dump of its first 512 bytes."""
     if data is None:
         return "(none)"
     try:
@@ -144,7 +144,7 @@ def _dump(data: bytes) -> Iterator[str]:
 
 
 def json_summary(dead: DeadLetter) -> dict[str, object]:
-    """What list tells of a letter, for scripts. Names of fields are part of the interface."""
+    """A letter in the list for scripts. Names of fields are a public interface."""
     record, letter = dead.record, dead.letter
     summary: dict[str, object] = {
         "partition": record.partition,
@@ -166,21 +166,21 @@ def json_summary(dead: DeadLetter) -> dict[str, object]:
 
 
 def json_details(dead: DeadLetter) -> dict[str, object]:
-    """Everything about one letter, for scripts: what list tells, and the rest."""
+    """Everything about a letter for scripts."""
     record, letter = dead.record, dead.letter
-    told = json_summary(dead)
+    fields = json_summary(dead)
     if letter is not None:
-        told |= {"failed_first": iso_time(letter.first.at), "traceback": letter.traceback}
+        fields |= {"failed_first": iso_time(letter.first.at), "traceback": letter.traceback}
         if letter.left_out is not None:
-            told |= {"completed": dead.is_completed, "gone": dead.gone or None}
-    told["timestamp"] = None if record.timestamp < 0 else iso_time(record.timestamp / 1000)
-    told["headers"] = [[_name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]
-    told["value"] = as_json(record.value)
-    return told
+            fields |= {"completed": dead.is_completed, "gone": dead.gone or None}
+    fields["timestamp"] = None if record.timestamp < 0 else iso_time(record.timestamp / 1000)
+    fields["headers"] = [[_name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]
+    fields["value"] = as_json(record.value)
+    return fields
 
 
 def iso_time(at: float) -> str:
-    """To the millisecond, with the zone."""
+    """ISO 8601 with milliseconds and zone."""
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
@@ -189,7 +189,7 @@ def _name_as_json(name: str) -> object:
 
 
 def as_json(data: bytes | None) -> object:
-    """UTF-8 text as a string, anything else as ``{"base64": "..."}``."""
+    """UTF-8 text as a string, other bytes as ``{"base64": "..."}``."""
     if data is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""The second pass of replay: letters go back where they came from, and are settled once that is acknowledged."""
+"""The second pass of replay: sends letters back and settles each once its output is acknowledged."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ from aioparallel.records import Headers, Outgoing, Produced, Record, TopicPartit
 __all__ = ["Destination", "Replay", "Replayed"]
 
 GRACE: Final = 5.0
-"""Seconds that an interrupted replay gives to what is on its way, and again to writing down what arrived."""
+"""Seconds that an interrupted replay waits for outputs in flight, and again for the commit of their marks."""
 PORTION: Final = 16 * 1024 * 1024
-"""Bytes of what letters are without that are read before they are sent."""
+"""Bytes of missing parts of letters that are read before they are sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """Where letters go. ``topic``: None is the one each came from. ``same_partition``: also its partition there;
-    otherwise the key decides. ``exists``: the partitions there are."""
+    """Where to send letters. ``topic``: None for the original one. ``same_partition``: to the original partition,
+    otherwise by key. ``exists``: the partitions that exist."""
 
     topic: str | None
     same_partition: bool
     exists: Collection[TopicPartition]
 
     def outgoing(self, record: Record) -> Outgoing | str:
-        """The record as it was before it became a letter; or why it cannot go."""
+        """The original record; or why it cannot be sent."""
         letter = read_letter(record)
         if letter is None:
             return "no letter of ours"
@@ -60,9 +60,9 @@ class Destination:
 
 @dataclass(slots=True)
 class Replayed:
-    """How it went. ``failed``: reasons, and how often. ``without_origin``: those of the replayed ones that their topic
-    takes only without the header that says where they stood first. ``full``: partitions at which it was stopped, since
-    further marks would not fit, each with why and how many letters were left alone."""
+    """The result. ``failed``: reasons and their counts. ``without_origin``: replayed letters that were too large for
+    their topic with the header of their original place. ``full``: partitions at which it stopped as more marks would
+    not fit, with the reason and the number of letters left alone."""
 
     replayed: int = 0
     failed: Counter[str] = field(default_factory=Counter)
@@ -71,8 +71,8 @@ class Replayed:
 
 
 def _headers(record: Record, letter: Letter) -> Headers:
-    """Its own, and where it stood first, or a service would not know it again. With those of a source it would be taken
-    for a copy of what was handled before, so it says that it is none, for the group that has not handled it."""
+    """The original headers, and the original place, by which services recognise the record. With source headers it
+    would be taken for a copy of a handled record; two more headers say that it is not, for the group that failed."""
     ours = (REPLAYED, REPLAYED_FOR, REPLAYED_ORIGIN)
     headers = tuple(one for one in original_headers(record.headers) if one[0] not in ours)
     marks: Headers = (replayed_origin(record, letter),)
@@ -90,7 +90,7 @@ def _without_origin(outgoing: Outgoing) -> Outgoing:
 
 
 def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
-    """So many at once that what is read of their sources takes little memory."""
+    """Parts of ``records`` for which reading their sources takes limited memory."""
     portion: list[Record] = []
     size = 0
     for record in records:
@@ -106,12 +106,12 @@ def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
 
 
 class Replay:
-    """Sends chosen letters. ``marks``: None marks nothing. ``progress`` may be set; it hears how many more are done,
-    well or not. ``ack_timeout``: seconds for the acknowledgements of one portion, longer than the producer's timeout.
-    ``whole``: the letter with all of its record, where it is without a part of it, or why that cannot be had.
+    """Sends selected letters. ``marks``: None settles nothing. ``progress``: called with the number of letters done,
+    whether they succeeded or not. ``ack_timeout``: seconds for the acknowledgements of one portion, longer than the
+    producer's timeout. ``whole``: completes a letter that lacks a part of its record, or returns why it cannot.
 
-    A letter is settled when its output is acknowledged, and the marks are committed after each ``Fetched``. A process
-    killed in between leaves at most the letters of one that were replayed and are not marked.
+    A letter is settled when its output is acknowledged, and marks are committed after each ``Fetched``. If the process
+    is killed in between, at most the letters of one ``Fetched`` were replayed without being marked.
     """
 
     def __init__(
@@ -135,8 +135,8 @@ class Replay:
     async def run(self, reads: AsyncIterator[Fetched], chosen: Mapping[int, set[int]]) -> None:
         """Send the letters at these offsets, by partition, in the order in which they are read.
 
-        Raises MarksRefused and ClientError. When it is cancelled, or fails, it gives what is on its way a few seconds
-        and marks what was acknowledged; ``result`` counts it.
+        Raises MarksRefused and ClientError. If it is cancelled or fails, it waits a few seconds for outputs in flight
+        and commits marks of acknowledged ones; ``result`` counts them.
         """
         found: Counter[int] = Counter()
         try:
@@ -170,21 +170,21 @@ class Replay:
         await self._send(partition, outputs)
         await self._mark(partition)
         if self._trouble is not None:
-            # The cluster is in trouble, not the letter: each portion more would wait as long for the same answer.
-            raise ClientError(f"stopped, as the cluster does not take letters now: {self._trouble}")
+            # A fault of the cluster, not of the letter: each further portion would wait for the same fault.
+            raise ClientError(f"stopped, as the cluster does not accept letters now: {self._trouble}")
 
     async def _mark(self, partition: int) -> None:
         if self._marks is None or not self._marks[partition].unsaved:
             return
         if self._marks[partition].commit_with() is None:
-            # All of them would have fitted; those that failed among them do not. What was committed before stays.
+            # All would have fitted, but some have failed, which leaves gaps. The earlier commit stays.
             self.result.full[partition] = too_large(self._marks[partition].partition), 0
         else:
             await self._marks.save([partition])
 
     def _fits(self, partition: int, offsets: set[int]) -> bool:
-        """Whether all of these can be marked. It was so before the first one was sent, but letters that could not be
-        sent leave gaps that were not planned."""
+        """Whether all of these can be marked. The plan has checked that, but letters that failed leave gaps that the
+        plan did not include."""
         if self._marks is None:
             return True
         if partition not in self.result.full and self._marks[partition].commit_with(offsets) is not None:
@@ -202,7 +202,7 @@ class Replay:
         def delivered(offset: int, outgoing: Outgoing, outcome: Sequence[Produced] | ProduceFailed) -> None:
             nonlocal left
             if isinstance(outcome, ProduceFailed) and outcome.too_large and _says_origin(outgoing):
-                # As large as the topic takes: where it stood first is the least that it can do without.
+                # Without the header of its original place it may fit.
                 less = _without_origin(outgoing)
                 self._producer.send([less], partial(delivered, offset, less))
                 return
@@ -236,7 +236,7 @@ class Replay:
         self.progress(count)
 
     async def _end_early(self) -> None:
-        # What arrives while the producer stops is settled by its callback, as ever.
+        # Callbacks settle what is acknowledged while the producer stops.
         await self._producer.stop(GRACE)
         if self._marks is not None:
             with contextlib.suppress(MarksRefused):

@@ -1,4 +1,4 @@
-"""``aioparallel dlq replay`` and ``drop``: plan, ask, do, and say how it went."""
+"""``aioparallel dlq replay`` and ``drop``: plan, ask, act, and report."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from aioparallel.records import TopicPartition
 __all__ = ["drop_letters", "replay_letters"]
 
 DELIVERY_TIMEOUT: Final = 60.0  # seconds
-_AS_LARGE_AS_BROKERS_TAKE: Final = {"max_request_size": 96 * 1024 * 1024}  # a request has 100 MiB at most
+_LARGEST_REQUEST: Final = {"max_request_size": 96 * 1024 * 1024}  # brokers accept at most 100 MiB
 
 
 async def replay_letters(topic: str, which: Selection, how: Replaying, where: Access) -> bool:
@@ -73,19 +73,18 @@ async def drop_letters(topic: str, which: Selection, how: Dropping, where: Acces
 
 
 def require_consent(how: Settling) -> None:
-    """Raise ConfigurationError when there is nobody to ask and nobody has said yes."""
+    """Raise ConfigurationError if the user has not agreed and cannot be asked."""
     if not (how.yes or how.dry_run or sys.stdin.isatty()):
         raise ConfigurationError(
             "yes",
             how.yes,
-            "nobody to ask, standard input is no terminal; --yes does it without asking, --dry-run only tells",
+            "standard input is no terminal, so there is nobody to ask; --yes skips the question, --dry-run only prints",
         )
 
 
 @asynccontextmanager
 async def planned(topic: str, which: Selection, where: Access, *, mark: bool) -> AsyncIterator[tuple[OpenTopic, Plan]]:
-    """The topic, and what will be done; before anything is. Raises MarksRefused when it is not known what is
-    settled."""
+    """The topic and the plan. Raises MarksRefused if it is unknown which letters are settled."""
     async with open_topic(topic, which.partition, where) as opened:
         opened.marks.check_readable()
         async with opened.read(opened.spans(settled_too=True)) as reads:
@@ -96,20 +95,20 @@ async def planned(topic: str, which: Selection, where: Access, *, mark: bool) ->
 
 
 async def take(topic: OpenTopic, plan: Plan) -> None:
-    """Become the one who settles letters of this topic. Raises MarksRefused."""
+    """Become the member that settles letters of this topic. Raises MarksRefused."""
     await topic.hold.take()
     await topic.marks.check_writable(plan.by_partition())
 
 
 async def replay(topic: OpenTopic, plan: Plan, how: Replaying, where: Access) -> Replayed:
-    """The second pass, with a bar on a terminal; says how it went even when it is cut short."""
+    """The second pass, with a progress bar on a terminal. Reports the result also if it is interrupted."""
     chosen = plan.by_partition()
     spans = {number: Span(min(offsets), max(offsets) + 1) for number, offsets in chosen.items()}
     producer = AiokafkaProducer(
         where.bootstrap_servers,
         delivery_timeout=DELIVERY_TIMEOUT,
         consumer_options=topic.options,
-        producer_options=_AS_LARGE_AS_BROKERS_TAKE,
+        producer_options=_LARGEST_REQUEST,
     )
     try:
         await producer.start(CONNECT_TIMEOUT)
@@ -130,7 +129,7 @@ async def replay(topic: OpenTopic, plan: Plan, how: Replaying, where: Access) ->
 
 
 async def delete(topic: OpenTopic, plan: Plan, where: Access, *, dry_run: bool) -> None:
-    """Delete in each partition what stands before the first open letter, and say how much that was."""
+    """Delete everything before the first open letter of each partition, and report how much."""
     planned_too = plan.by_partition() if dry_run else {}
     firsts = {
         one.partition: first
@@ -153,21 +152,21 @@ async def delete(topic: OpenTopic, plan: Plan, where: Access, *, dry_run: bool) 
 async def delete_records(
     topic: OpenTopic, before: Mapping[TopicPartition, int], where: Access
 ) -> dict[TopicPartition, int]:
-    """Have Kafka delete the records below an offset in each partition; where each log begins now."""
+    """Have Kafka delete the records below an offset in each partition. Returns where each log begins now."""
     try:
         async with Admin(where.bootstrap_servers, topic.options, timeout=REQUEST_TIMEOUT) as admin:
             return await admin.delete_records(before)
     except ClientError as error:
         if isinstance(error.__cause__, kafka.PolicyViolationError):
             raise ClientError(
-                f"{topic.name}: the broker deletes nothing there, as cleanup.policy does not contain delete; "
+                f"{topic.name}: the broker cannot delete records there, as cleanup.policy does not contain delete; "
                 "what was dropped stays marked as settled"
             ) from error
         raise
 
 
 def replay_question(plan: Plan, topic: str, how: Replaying) -> str:
-    """What is about to be sent, and where to."""
+    """What will be sent, and where to."""
     origins = plan.origins()
     if how.to or len(origins) == 1:
         targets = how.to or next(iter(origins))
@@ -177,7 +176,7 @@ def replay_question(plan: Plan, topic: str, how: Replaying) -> str:
 
 
 def drop_question(plan: Plan, topic: str, how: Dropping) -> str | None:
-    """What is about to be dropped and deleted; None when nothing is."""
+    """What will be dropped and deleted; None for nothing."""
     if plan.letters:
         ends = ", and delete what is settled for good?" if how.delete else "?"
         return f"Drop {counted(len(plan.letters), 'open letter')} of {topic}{ends}"
@@ -185,7 +184,7 @@ def drop_question(plan: Plan, topic: str, how: Dropping) -> str | None:
 
 
 def tell(plan: Plan, topic: str, what: Callable[[Chosen], str]) -> None:
-    """A line for each letter of a dry run."""
+    """Print a line for each letter of a dry run."""
     console = make_console()
     for one in plan.letters:
         origin = f"{one.origin.topic}-{one.origin.partition}@{one.origin.offset}"
@@ -194,16 +193,16 @@ def tell(plan: Plan, topic: str, what: Callable[[Chosen], str]) -> None:
 
 
 def tell_replayed(result: Replayed, plan: Plan, topic: OpenTopic) -> None:
-    """The counts, the reasons of failures, and what is not marked although it was sent."""
+    """Report the counts, the reasons of failures, and what was sent without being marked."""
     failed = result.failed.total()
     say(f"Replayed {result.replayed:,}, failed {failed:,}, skipped {plan.already_settled:,} already settled.")
     left = len(plan.letters) - result.replayed - failed - sum(count for _, count in result.full.values())
     if left:
-        say(f"Not sent, as it was cut short: {left:,}. They stay open; run it again.")
+        say(f"Not sent, as it was interrupted: {left:,}. They stay open; run it again.")
     if result.without_origin:
         say(
-            f"{counted(result.without_origin, 'letter')} sent without the header that says where the record stood "
-            "first: with it, its topic does not take a record that large. An Idempotency-Key is another one now."
+            f"{counted(result.without_origin, 'letter')} sent without the header of the original place, as the record "
+            "with it is too large for its topic. Its Idempotency-Key is a different one now."
         )
     for reason, count in result.failed.most_common():
         say(f"  {counted(count, 'letter')} failed: {reason}")
@@ -217,7 +216,7 @@ def tell_replayed(result: Replayed, plan: Plan, topic: OpenTopic) -> None:
 
 
 def tell_refused(refused: Mapping[int, tuple[str, int]]) -> bool:
-    """Say which partitions were left alone and why; whether there were none."""
+    """Report partitions that were left alone. Returns whether there were none."""
     for reason, count in refused.values():
         if count:
             say(f"{counted(count, 'letter')} left alone. {reason}.")
@@ -226,7 +225,7 @@ def tell_refused(refused: Mapping[int, tuple[str, int]]) -> bool:
 
 @contextmanager
 def progressing(total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, nothing anywhere else. What it gives is told how many more are done."""
+    """A bar on a terminal, nothing elsewhere. Call the result with the number of letters done."""
     console = make_console(stderr=True)
     columns = (TextColumn("replaying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:

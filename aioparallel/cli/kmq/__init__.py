@@ -1,8 +1,8 @@
-"""``aioparallel kmq``: a tracker of a queue, and what is open in one.
+"""``aioparallel kmq``: runs a tracker of a queue, and shows the open records of one.
 
 ::
 
-    commands.py   the commands, their help and options
-    tracking.py   a tracker as a process
-    status.py     what the marker topic says, as a table
+    commands.py   the commands with options and help
+    tracking.py   runs a tracker
+    status.py     shows what the marker topic says as a table
 """

@@ -1,4 +1,4 @@
-"""The two commands: their help and their options. What they do is imported when one runs."""
+"""The two commands: their options and help. The code is imported when one runs."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ Queue = Annotated[str, Parameter(help="The topic of the queue, such as `jobs`.")
 @means(TRACKER)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueAccess(Cluster):
-    """How the cluster is reached, and where the queue's markers are."""
+    """Options to reach the cluster, and the queue's marker topic."""
 
     marker_topic: str | None = None
     group: Annotated[str | None, Parameter(metavar="GROUP")] = None
-    """The group of the trackers; not given: the name of the queue with `-trackers`, as **tracker** has it. Those that
-    run inside of `KmqConsumer` have its group with `-redelivery`."""
+    """The group of the trackers; not given: the name of the queue with `-trackers`. Trackers inside `KmqConsumer` have
+    its group with `-redelivery`."""
 
 
 @Parameter(name="*", group=HOW)
 @means(TRACKER)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Trackers:
-    """How a tracker delivers again."""
+    """Options of redelivery."""
 
     dead_letter: str | None = None
     dead_letter_too_large: TooLargeLetters = "drop_value"
@@ -48,23 +48,23 @@ class Trackers:
 @Parameter(name="*", group=HOW)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Reporting:
-    """How status tells."""
+    """Options of status."""
 
     watch: Annotated[bool, Parameter(alias="-w")] = False
-    """Go on, until Ctrl-C."""
+    """Repeat until Ctrl-C."""
     every: float = 2.0
-    """With --watch: seconds between two looks."""
+    """With --watch: seconds between two updates."""
     as_json: Annotated[bool, Parameter(name="--json")] = False
     """One JSON object a line instead, for scripts: one for each partition."""
 
 
 kmq = App(
     name="kmq",
-    help="""Queues with redelivery markers: run a tracker, see what is open.
+    help="""Queues with redelivery markers: run a tracker, see open records.
 
-    A record of such a queue is somebody's for the time of a lease. Whoever begins it writes a start marker into the
-    marker topic, and an end marker when it is handled; a *tracker* delivers again what was begun and not ended in time.
-    Each `KmqConsumer` runs one, unless it is told not to: then run some with **tracker**.
+    A consumer leases each record of such a queue for some time. When it starts a record, it writes a start marker into
+    the marker topic, and an end marker when the record was handled; a *tracker* delivers again what was started and not
+    ended in time. Each `KmqConsumer` runs a tracker unless `tracker=False`: then run some with **tracker**.
 
     **Examples**
 
@@ -76,11 +76,11 @@ kmq = App(
 
 @kmq.command(name="tracker")
 def tracker_command(queue: Queue, /, *, how: Trackers = Trackers(), where: QueueAccess = QueueAccess()) -> None:
-    """Deliver again what was begun and not ended in time, until Ctrl-C or SIGTERM.
+    """Deliver again what was started and not ended in time, until Ctrl-C or SIGTERM.
 
-    Any number of them share the partitions, in one group: beside consumers that run trackers of their own (any
-    `KmqConsumer` without `tracker=False`), give it the `--group` of these, or everything is delivered again twice. A
-    line is written when something was delivered again, or put away.
+    Trackers of one group share the partitions. If consumers run trackers of their own (any `KmqConsumer` without
+    `tracker=False`), use the same `--group`, or everything is delivered again twice. Prints a line when records were
+    delivered again or dead-lettered.
 
     **Examples**
 
@@ -94,11 +94,11 @@ def tracker_command(queue: Queue, /, *, how: Trackers = Trackers(), where: Queue
 
 @kmq.command(name="status")
 async def status_command(queue: Queue, /, *, how: Reporting = Reporting(), where: QueueAccess = QueueAccess()) -> None:
-    """Show which records of a queue somebody has, by partition: how many, since when, and until when.
+    """Show the open records of a queue, which were started and have not ended, by partition: how many and since when.
 
-    It reads the markers from where the trackers have committed, so give it their `--group`; where that has committed
-    nothing, from the beginning of the marker topic. Records that nobody has read yet are not among them: they are the
-    lag of the consumers' group.
+    Reads the markers from where the trackers have committed, so give it their `--group`; if that has committed nothing,
+    from the beginning of the marker topic. Records that were not read yet are not included: they are the lag of the
+    consumers' group.
 
     **Examples**
 

@@ -1,4 +1,4 @@
-"""What the marker topic says of a queue: records that somebody has, by partition."""
+"""Shows open records of a queue by partition, from the marker topic."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from aioparallel.records import Record, TopicPartition
 
 __all__ = ["Open", "PartitionStatus", "show_status", "status_of", "table"]
 
-# Open records of a partition, the oldest, that are looked at for how often they were delivered before.
+# Open records of a partition, the oldest first, whose number of redeliveries is read.
 _LOOKED_AT: Final = 500
 
 
 class Open(NamedTuple):
-    """A record that somebody has: since when and until when, seconds since the epoch."""
+    """A record that was started and has not ended: since when, and the end of its lease, in seconds since the epoch."""
 
     since: float
     until: float
@@ -42,17 +42,17 @@ class Open(NamedTuple):
 
 @dataclass(slots=True)
 class _Markers:
-    """Of one partition, as far as they were read."""
+    """The markers of a partition that were read."""
 
     position: int
     open: dict[int, Open] = field(default_factory=dict)
 
     def oldest(self) -> list[int]:
-        """The offsets of those that are looked at."""
+        """Offsets of the oldest open records."""
         return sorted(self.open, key=lambda offset: self.open[offset].since)[:_LOOKED_AT]
 
     def read(self, record: Record) -> None:
-        """One more."""
+        """Apply a marker."""
         marker = read_marker(record.key, record.value)
         if marker is None:
             return
@@ -64,18 +64,18 @@ class _Markers:
 
 
 class PartitionStatus(NamedTuple):
-    """One line."""
+    """A row of the table."""
 
     partition: int
     open: int
     oldest: float | None
-    """Seconds since the first of them was begun."""
+    """Seconds since the first of them started."""
     overdue: int
-    """Of these, whose lease is over."""
+    """Those whose lease is over."""
     redelivered: int
     """Of the oldest 500, those that were delivered before."""
     most: int
-    """The most deliveries of one of them before this one."""
+    """The most earlier deliveries of one of them."""
     behind: int | None
     """Markers that the trackers have not committed; None: they have committed nothing."""
 
@@ -83,7 +83,7 @@ class PartitionStatus(NamedTuple):
 def status_of(
     partition: int, held: Iterable[Open], counts: Sequence[int], behind: int | None, now: float
 ) -> PartitionStatus:
-    """From what is open. ``counts``: redeliveries of those that were looked at."""
+    """``counts``: redeliveries of the oldest open records."""
     found = list(held)
     return PartitionStatus(
         partition,
@@ -97,7 +97,7 @@ def status_of(
 
 
 def table(queue: str, partitions: Sequence[PartitionStatus]) -> Table:
-    """For people."""
+    """The table for people."""
     shown = Table(box=None, pad_edge=False, header_style="bold", title=f"{queue}: records under way", title_style="")
     for name in ("partition", "open", "oldest", "overdue", "redelivered", "most often", "tracker behind"):
         shown.add_column(name, justify="right", no_wrap=True)
@@ -127,12 +127,12 @@ def table(queue: str, partitions: Sequence[PartitionStatus]) -> Table:
 
 
 def is_unknown(partitions: Iterable[PartitionStatus]) -> bool:
-    """Whether the group has committed nothing in any of them."""
+    """Whether the group has committed nothing in any partition."""
     return all(one.behind is None for one in partitions)
 
 
-class _Looking:
-    """Looks at a queue, again and again; each marker is read once."""
+class _Status:
+    """Reads the markers of a queue, each once."""
 
     def __init__(self, client: Client, topics: QueueTopics, skip: Collection[tuple[str, int, int]] = ()) -> None:
         self._client = client
@@ -143,10 +143,10 @@ class _Looking:
         """Whether the group has committed nothing."""
 
     async def begin(self, servers: str) -> None:
-        """Raises TopicNotFound, and what else is wrong with the topics."""
+        """Find where to read from. Raises TopicNotFound and other errors of the topics."""
         names = [self._topics.queue, self._topics.markers]
         found = await self._client.partitions(names, REQUEST_TIMEOUT)
-        dead_letter = TopicPartition(self._topics.dead_letter, 0)  # it is not looked at
+        dead_letter = TopicPartition(self._topics.dead_letter, 0)  # not needed here
         self._topics.check({*found, dead_letter}, servers)
         partitions = sorted(one for one in found if one.topic == self._topics.markers)
         committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
@@ -156,8 +156,8 @@ class _Looking:
             start = committed[partition].offset if partition in committed else 0
             self._markers[partition] = _Markers(max(start, beginnings[partition]))
 
-    async def look(self) -> list[PartitionStatus]:
-        """Read what has come since."""
+    async def update(self) -> list[PartitionStatus]:
+        """Read new markers."""
         partitions = list(self._markers)
         ends = await self._client.end_offsets(partitions, REQUEST_TIMEOUT)
         committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
@@ -179,7 +179,7 @@ class _Looking:
         return found
 
     async def _counts(self, wanted: Mapping[TopicPartition, Collection[int]]) -> Mapping[int, list[int]]:
-        """How often these were delivered before, by partition."""
+        """Earlier deliveries of these records, by partition."""
         counts: defaultdict[int, list[int]] = defaultdict(list)
         offsets = {TopicPartition(self._topics.queue, one.partition): set(some) for one, some in wanted.items() if some}
         spans = {place: spans_of(sorted(some)) for place, some in offsets.items()}
@@ -191,38 +191,38 @@ class _Looking:
 
 
 async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
-    """Once, or again and again."""
+    """``aioparallel kmq status``."""
     topics = QueueTopics(queue, where.marker_topic, None)
     group = where.group or f"{queue}-trackers"
     client = AiokafkaClient(where.bootstrap_servers, group, client_options=connecting_options(where))
     try:
         await client.start(CONNECT_TIMEOUT)
-        looking = _Looking(client, topics, where.skipped)
-        await looking.begin(where.bootstrap_servers)
-        if looking.is_from_beginning:
+        status = _Status(client, topics, where.skipped)
+        await status.begin(where.bootstrap_servers)
+        if status.is_from_beginning:
             say(
-                f"Group {group} has committed nothing in {topics.markers}, read from its beginning. Where "
-                "another group tracks this queue, --group names it: of a KmqConsumer's own tracker it is the "
-                "consumer's group with -redelivery."
+                f"Group {group} has committed nothing in {topics.markers}, so it is read from its beginning. If "
+                "another group tracks this queue, give it by --group: a KmqConsumer's own tracker has the consumer's "
+                "group with -redelivery."
             )
         if how.as_json:
-            await _as_json(looking, how)
+            await _as_json(status, how)
             return
         console = make_console()
         if not how.watch:
-            console.print(table(queue, await looking.look()))
+            console.print(table(queue, await status.update()))
             return
-        with Live(table(queue, await looking.look()), console=console, auto_refresh=False) as live:
+        with Live(table(queue, await status.update()), console=console, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(how.every)
-                live.update(table(queue, await looking.look()), refresh=True)
+                live.update(table(queue, await status.update()), refresh=True)
     finally:
         await client.stop(STOP_TIMEOUT)
 
 
-async def _as_json(looking: _Looking, how: Reporting) -> None:
+async def _as_json(status: _Status, how: Reporting) -> None:
     while True:
-        for one in await looking.look():
+        for one in await status.update():
             print(json.dumps(one._asdict()))
         sys.stdout.flush()
         if not how.watch:

@@ -1,4 +1,4 @@
-"""A tracker as a process: it runs until it is told to end, and says what it does."""
+"""Runs a tracker until a signal, and prints what it delivers again."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aioparallel.queues.kmq import RedeliveryTracker
 
 __all__ = ["track", "tracker_of"]
 
-_LOOK = 1.0
+_INTERVAL = 1.0  # seconds
 
 
 def tracker_of(queue: str, how: Trackers, where: QueueAccess) -> RedeliveryTracker:
-    """As it was asked for. Raises ConfigurationError."""
+    """The tracker for these options. Raises ConfigurationError."""
     larger = {} if how.max_request_size is None else {"max_request_size": how.max_request_size}
     return RedeliveryTracker(
         queue,
@@ -37,7 +37,7 @@ def tracker_of(queue: str, how: Trackers, where: QueueAccess) -> RedeliveryTrack
 
 
 def track(queue: str, how: Trackers, where: QueueAccess) -> None:
-    """Run one. Raises what ends it before it is told to."""
+    """Run a tracker. Raises the error that ends it."""
     logging.getLogger("aioparallel").setLevel(logging.WARNING)
     tracker = tracker_of(queue, how, where)
 
@@ -45,29 +45,29 @@ def track(queue: str, how: Trackers, where: QueueAccess) -> None:
         with stopping_signals(asyncio.get_running_loop(), tracker.stop):
             async with tracker:
                 say(f"Tracking {queue} by {tracker.topics.markers}; Ctrl-C ends it.")
-                telling = asyncio.create_task(_tell(tracker))
+                reporting = asyncio.create_task(_report(tracker))
                 try:
                     await tracker.run()
                 finally:
-                    telling.cancel()
+                    reporting.cancel()
         say("Stopped.")
 
     with own_runner() as runner:
         runner.run(main())
 
 
-async def _tell(tracker: RedeliveryTracker) -> None:
-    told = (0, 0, 0)
+async def _report(tracker: RedeliveryTracker) -> None:
+    reported = (0, 0, 0)
     while True:
-        await asyncio.sleep(_LOOK)
+        await asyncio.sleep(_INTERVAL)
         if not tracker.health().running:
             continue
         stats = tracker.stats()
         now = (stats.redelivered, stats.dead_lettered, stats.gone)
-        if now != told:
-            again, away, gone = (after - before for after, before in zip(now, told, strict=True))
+        if now != reported:
+            again, dead, gone = (after - before for after, before in zip(now, reported, strict=True))
             parts = [f"{counted(again, 'record')} delivered again"] if again else []
-            parts += [f"{counted(away, 'record')} put away as undeliverable"] if away else []
+            parts += [f"{counted(dead, 'record')} dead-lettered as undeliverable"] if dead else []
             parts += [f"{counted(gone, 'record')} gone"] if gone else []
             say(f"{', '.join(parts)}; {stats.open:,} open.")
-            told = now
+            reported = now

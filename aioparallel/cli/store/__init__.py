@@ -1,1 +1,1 @@
-"""``aioparallel store``: the tables in which positions are kept beside results."""
+"""``aioparallel store``: tables that keep positions in the database of the results."""

@@ -1,4 +1,4 @@
-"""The command: its help and its options. What it does is imported when it runs."""
+"""The command: its options and help. The code is imported when it runs."""
 
 from __future__ import annotations
 
@@ -17,45 +17,43 @@ WHERE: Final = Group("Where", sort_key=1)
 @Parameter(name="*", group=WHERE)
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Tables:
-    """Which tables."""
+    """Names of the tables."""
 
     prefix: str = "aioparallel_"
-    """What their names begin with, as `SqlStore(prefix=)` has it."""
+    """What their names begin with, as in `SqlStore(prefix=)`."""
     schema: Annotated[str | None, Parameter(metavar="NAME")] = None
-    """The database schema that they are in; not given: the connection's own."""
+    """Their database schema; not given: the connection's default."""
 
 
 store = App(
     name="store",
-    help="""Positions in a database: make the tables.
+    help="""Positions in a database: create the tables.
 
     A consumer with `commits=SqlStore(engine)` writes its positions into the database of its results, in the same
-    transaction (`docs/stores.md`). It makes no tables by itself.
+    transaction (`docs/stores.md`). It creates no tables by itself.
 
     **Examples**
 
     - `aioparallel store init postgresql+asyncpg://user:password@host/database`
-    - `aioparallel store init --sql postgresql > tables.sql`: to be read, and run, by somebody else
+    - `aioparallel store init --sql postgresql > tables.sql`: for a database administrator
     """,
 )
 
 
 @store.command(name="init")
 async def init_command(
-    database: Annotated[
-        str | None, Parameter(help="Its address, as SQLAlchemy takes it: `sqlite+aiosqlite:///results.db`.")
-    ] = None,
+    database: Annotated[str | None, Parameter(help="Its URL for SQLAlchemy: `sqlite+aiosqlite:///results.db`.")] = None,
     /,
     *,
     sql: Annotated[
         Literal["postgresql", "sqlite"] | None,
-        Parameter(help="Only show the statements for such a database; nothing is connected.", group=WHERE),
+        Parameter(help="Only print the statements for such a database, without a connection.", group=WHERE),
     ] = None,
     which: Tables = Tables(),
 ) -> None:
-    """Make the tables that are not there; what is there is left as it is, so it may be run again.
+    """Create missing tables. Existing ones stay as they are, so it may be run again.
 
-    The user of the consumer needs SELECT, INSERT, UPDATE and DELETE on them, and nothing more.
+    The consumer's user needs only SELECT, INSERT, UPDATE and DELETE on them.
     """
     require_extra("sql", ["sqlalchemy"])
     from aioparallel.errors import ConfigurationError  # noqa: PLC0415
@@ -67,7 +65,7 @@ async def init_command(
         return
     if database is None:
         raise ConfigurationError(
-            "DATABASE", None, "must be given, as postgresql+asyncpg://user@host/name; or --sql, to see the statements"
+            "DATABASE", None, "must be given, like postgresql+asyncpg://user@host/name; or --sql, to see the statements"
         )
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
@@ -81,6 +79,6 @@ async def init_command(
         finally:
             await engine.dispose()
     except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
-        raise ClientError(f"the tables could not be made: {getattr(error, 'orig', None) or error}") from error
+        raise ClientError(f"the tables could not be created: {getattr(error, 'orig', None) or error}") from error
     names = ", ".join(table.name for table in tables.metadata.sorted_tables)
-    say(f"The tables are there: {names}")
+    say(f"The tables exist: {names}")

@@ -127,7 +127,7 @@ def test_nothing_outlives_the_demo(number: signal.Signals, tmp_path: Path) -> No
         (["--records", "336777"], '"336777" for --records. Must be <= 336776'),
         (["--partitions", "many"], "--partitions"),
         (["--broker", "other"], "--broker"),
-        (["--kill", "--records", "299"], "--kills=3: each needs 100 records on its way, so 299 records allow 2"),
+        (["--kill", "--records", "299"], "--kills=3: each needs 100 records, so 299 records allow 2"),
     ],
 )
 def test_wrong_options_are_refused(options: list[str], sentence: str, tmp_path: Path) -> None:

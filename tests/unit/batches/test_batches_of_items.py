@@ -245,12 +245,12 @@ def test_wrong_words_about_an_item_are_refused() -> None:
             batch.fail(99, ValueError())
         with pytest.raises(TypeError, match="not with a str"):
             batch.fail(batch[0], "broken")  # type: ignore[arg-type]
-        with pytest.raises(IndexError, match="a batch of 2 has no place 2"):
+        with pytest.raises(IndexError, match="a batch of 2 has no index 2"):
             batch.fail_at(2, ValueError())
         return list(batch)
 
     assert [one.result() for one in all_of(batches(handle, size=2), [1, 2])] == [1, 2]
-    with pytest.raises(ConsumerStateError, match="comes too late"):
+    with pytest.raises(ConsumerStateError, match="can no longer fail records"):
         kept[0].fail_at(0, ValueError())
 
 
@@ -403,7 +403,7 @@ def test_a_wrapper_around_it_is_told() -> None:
     async def wrapper(item: int) -> Any:
         return await inner(item)
 
-    with pytest.raises(ConsumerStateError, match=r"got a single int: .* batches\(...\) goes outside"):
+    with pytest.raises(ConsumerStateError, match=r"got a single int: .* batches\(...\) must be the outermost"):
         all_of(wrapper, [1])  # type: ignore[arg-type]
 
 

@@ -30,7 +30,7 @@ def test_nobody_to_ask(command: str) -> None:
     """Not on a terminal and without --yes or --dry-run: exit code 2 before anything is connected to."""
     result = invoke("dlq", command, "orders.dlq", *NOWHERE)
     assert result.exit_code == 2
-    assert "--yes does it without asking" in result.output
+    assert "--yes skips the question" in result.output
 
 
 @pytest.mark.parametrize(

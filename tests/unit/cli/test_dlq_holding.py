@@ -75,7 +75,7 @@ async def test_a_place_is_kept_over_generations() -> None:
     hold.assigned([P0], Generation(8, "me"))
     assert await asking == Generation(8, "me")
     await hold.revoked([P0])
-    with pytest.raises(MarksRefused, match=r"did not settle within 0\.01 s"):
+    with pytest.raises(MarksRefused, match=r"did not stabilise within 0\.01 s"):
         await hold.generation(0.01)
     await hold.release()
 
@@ -86,10 +86,10 @@ async def test_a_topic_that_somebody_else_holds() -> None:
     taking = asyncio.create_task(hold.take())
     await asyncio.sleep(0)
     hold.assigned([], MINE)
-    with pytest.raises(MarksRefused, match=f"another replay or drop of {TOPIC} is at work in group 'g'"):
+    with pytest.raises(MarksRefused, match=f"another replay or drop of {TOPIC} is running in group 'g'"):
         await taking
     hold.assigned([P0], Generation(8, "me"))
-    with pytest.raises(MarksRefused, match="is at work"):
+    with pytest.raises(MarksRefused, match="is running"):
         await hold.generation(1.0)
     await hold.release()
 

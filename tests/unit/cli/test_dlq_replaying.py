@@ -191,7 +191,7 @@ async def test_cluster_in_trouble() -> None:
     marks, chosen = await planned(group, records)
     producer = Acknowledging([], lambda outgoing: outgoing.value == b"1", passing=True)
     replay = Replay(producer, marks, ORDERS, whole=itself)
-    with pytest.raises(ClientError, match="does not take letters now"):
+    with pytest.raises(ClientError, match="does not accept letters now"):
         await replay.run(read_of(Fetched(P0, records[:2], 2), Fetched(P0, records[2:], 4)), chosen)
     assert len(producer.sent) == 2
     assert group.committed_now[P0] == Committed(1, "")

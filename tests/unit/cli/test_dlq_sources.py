@@ -109,12 +109,12 @@ def _made_anew(broker: InMemoryBroker) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (_deleted, "the record is gone: orders-0 holds the offsets 1 to 1 only, and it stood at 0"),
+        (_deleted, "the record is gone: orders-0 holds the offsets 1 to 1 only, and its offset was 0"),
         (_compacted, "the record is gone: orders-0 does not hold offset 0 any more; it may be compacted"),
-        (_made_anew, "the record is gone: another one stands at orders-0 offset 0 now; was the topic made anew?"),
+        (_made_anew, "the record is gone: orders-0 offset 0 is another record now; was the topic created anew?"),
         (
             lambda broker: broker.delete_topic("orders"),
-            "the record is gone: there is no partition 0 of orders any more",
+            "the record is gone: partition 0 of orders no longer exists",
         ),
     ],
 )
@@ -125,7 +125,7 @@ async def test_when_it_is_gone_that_is_said(
     change(broker)
     found = await sources.completed(dead(cut_record()))
     assert (found.gone, found.is_completed, found.record.value) == (said, False, b"")
-    assert f"all of the value's 1,200 bytes, and that cannot be had: {said}" in details(found, 1060)
+    assert f"all of the value's 1,200 bytes, and cannot be read: {said}" in details(found, 1060)
     told = json_details(found)
     assert (told["completed"], told["gone"], told["value"]) == (False, said, "")
     left_out = json_summary(found)["left_out"]
@@ -140,7 +140,7 @@ async def test_a_broker_that_does_not_answer_is_not_taken_for_a_record_that_is_g
     monkeypatch.setattr("aioparallel.cli.dlq.sources.READ_TIMEOUT", 0.2)
     broker.faults.always(Request.FETCH, Fault(is_request_lost=True))
     found = await sources.whole(cut_record())
-    assert found == "orders-0 offset 0 could not be read within 0.2 s; is its broker there?"
+    assert found == "orders-0 offset 0 could not be read within 0.2 s; is its broker available?"
 
 
 async def test_replay_sends_the_whole_record(sources: Sources) -> None:
@@ -168,7 +168,7 @@ async def test_replay_sends_nothing_of_a_record_that_is_gone(broker: InMemoryBro
     await replay.run(read_of(Fetched(P0, records, 2)), chosen)
     assert [one.value for one in producer.sent] == [b"1"]
     assert replay.result.failed == {
-        "a part of it is not in the letter, and the record is gone: there is no partition 0 of orders any more": 1
+        "a part of it is not in the letter, and the record is gone: partition 0 of orders no longer exists": 1
     }
     assert not marks[0].is_settled(0)
 

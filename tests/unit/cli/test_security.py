@@ -10,7 +10,7 @@ from aioparallel.cli.security import Secure
 from tests.support.command_line import invoke
 
 REFUSED = [
-    (["--username", "me"], {}, "--username='me': needs --security-protocol beside it"),
+    (["--username", "me"], {}, "--username='me': needs --security-protocol as well"),
     (["--security-protocol", "SSL", "--ca-file", "none"], {}, "--ca-file='none': cannot be read"),
     (["--security-protocol", "SASL_SSL"], {}, "--mechanism=None: must be one of"),
     (
@@ -21,7 +21,7 @@ REFUSED = [
     (
         ["--security-protocol", "SASL_SSL", "--mechanism", "PLAIN", "--client-option", "sasl_plain_password=s3cret"],
         {"AIOPARALLEL_USERNAME": "me", "AIOPARALLEL_PASSWORD": "s3cret"},
-        "cannot stand beside --security-protocol",
+        "cannot be combined with --security-protocol",
     ),
     (["--security-protocol", "TLS"], {}, 'Choose from: "SSL", "SASL_SSL", "SASL_PLAINTEXT"'),
 ]

@@ -36,4 +36,4 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["store", "init"]) == WRONG_USE
     assert "--sql" in capsys.readouterr().err
     assert run(["store", "init", "postgresql+asyncpg://nobody@127.0.0.1:1/nothing"]) == 1
-    assert "could not be made" in capsys.readouterr().err
+    assert "could not be created" in capsys.readouterr().err

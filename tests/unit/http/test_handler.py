@@ -207,7 +207,7 @@ async def test_clients_of_the_users_own(served: Service) -> None:
     ("options", "says"),
     [
         ({"client": "requests"}, "client='requests'"),
-        ({"base_url": "customers"}, "must be as"),
+        ({"base_url": "customers"}, "must be like"),
         ({"base_url": "http://x/?a=b"}, "has a query"),
         ({"timeout": 0}, "timeout=0"),
         ({"max_per_host": 0}, "max_per_host=0"),

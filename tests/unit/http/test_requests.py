@@ -72,7 +72,7 @@ def test_what_cannot_be_asked_is_refused_at_once(options: dict[str, Any], name: 
         (lambda: Request("FETCH", "http://x"), "must be one of"),
         (lambda: Request("GET", ""), "must be a text"),
         (lambda: Request("POST", "http://x", json=object()), "cannot be written as JSON"),
-        (lambda: Request("POST", "http://x", json=1, content=b"1"), "cannot stand beside json"),
+        (lambda: Request("POST", "http://x", json=1, content=b"1"), "cannot be combined with json"),
     ],
 )
 def test_requests_that_are_none(request_of: Any, says: str) -> None:

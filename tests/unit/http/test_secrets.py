@@ -90,7 +90,7 @@ async def test_what_is_stored_and_shown(client: Kind, raw: Raw, caplog: pytest.L
     said = told + repr(letter.headers) + caplog.text
     assert "aioparallel.errors.RequestFailed" in repr(letter.headers)
     assert "problems=(Problem" in told
-    assert "/x: its answer breaks off, or is no HTTP" in said
+    assert "/x: its answer breaks off or is not HTTP" in said
     for secret in SECRETS[:2] + SECRETS[3:]:
         assert secret not in said
 

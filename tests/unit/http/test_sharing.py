@@ -1,4 +1,4 @@
-"""Answers that several records share, of requests under way and of those before."""
+"""ResponseCache that several records share, of requests under way and of those before."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aiohttp import web
 
 from aioparallel import parallel_map
 from aioparallel.http import Cache, Request, RequestTimeout, Response, http_handler
-from aioparallel.http.sharing import Answers
+from aioparallel.http.sharing import ResponseCache
 from tests.support.http.asking import Kind, both, get, same
 from tests.support.http.service import Answer, Service
 from tests.support.waiting import SLACK, until
@@ -103,26 +103,26 @@ def answer_of(size: int, headers: dict[str, str] | None = None) -> Response:
 
 def test_answers_that_are_kept_are_bounded_by_bytes() -> None:
     """The one that was not used for longest goes first; one that is larger by itself is not kept."""
-    answers = Answers(Cache(seconds=60, max_bytes=1_000_000), lambda: 0.0)
+    answers = ResponseCache(Cache(seconds=60, max_bytes=1_000_000), lambda: 0.0)
     for name in range(20):
-        answers.keep(name, answer_of(200_000))
+        answers.put(name, answer_of(200_000))
         answers.get(0)
     assert [name for name in range(20) if answers.get(name) is not None] == [0, 17, 18, 19]
-    answers.keep(18, answer_of(990_000))  # in place of the one that was kept
+    answers.put(18, answer_of(990_000))  # in place of the one that was kept
     assert [name for name in range(20) if answers.get(name) is not None] == [18]
-    answers.keep(1, answer_of(1_000_000))
-    answers.keep(18, answer_of(1_000_000))
+    answers.put(1, answer_of(1_000_000))
+    answers.put(18, answer_of(1_000_000))
     assert [name for name in range(20) if answers.get(name) is not None] == []
     for name in range(2_000):  # small ones, whose headers are what is large
-        answers.keep(name, answer_of(0, {"X": "x" * 10_000}))
+        answers.put(name, answer_of(0, {"X": "x" * 10_000}))
     assert len([name for name in range(2_000) if answers.get(name) is not None]) < 100
 
 
 def test_answers_that_are_changed_are_counted_as_they_came() -> None:
     """Who gets one may let its content go, or decode it."""
-    answers = Answers(Cache(seconds=60, max_bytes=1_000_000), lambda: 0.0)
+    answers = ResponseCache(Cache(seconds=60, max_bytes=1_000_000), lambda: 0.0)
     for name in range(200):
-        answers.keep(name, answer := answer_of(200_000))
+        answers.put(name, answer := answer_of(200_000))
         answer.content = b""
     assert [name for name in range(200) if answers.get(name) is not None] == [196, 197, 198, 199]
 
@@ -130,11 +130,11 @@ def test_answers_that_are_changed_are_counted_as_they_came() -> None:
 def test_old_answers_make_room() -> None:
     """What has grown too old is not counted any more."""
     now = 0.0
-    answers = Answers(Cache(seconds=60, max_bytes=1_000_000), lambda: now)
-    answers.keep("old", answer_of(900_000))
+    answers = ResponseCache(Cache(seconds=60, max_bytes=1_000_000), lambda: now)
+    answers.put("old", answer_of(900_000))
     now = 61.0
     assert answers.get("old") is None
-    answers.keep("a", answer_of(450_000))
-    answers.keep("b", answer_of(450_000))
+    answers.put("a", answer_of(450_000))
+    answers.put("b", answer_of(450_000))
     assert answers.get("a") is not None
     assert answers.get("b") is not None

@@ -157,7 +157,7 @@ def test_the_command_shows_batches_offsets_and_lag(
     monkeypatch.setattr(checkpoints, "survey", lambda *_arguments, **_options: ends)
     main([str(stream), "--bootstrap-servers", "broker:9092"])
     shown = capsys.readouterr().out
-    assert "batch 0 has ended, none is open, begun 2026-01-01 12:00:00 UTC" in shown
+    assert "batch 0 has ended, none is open, started 2026-01-01 12:00:00 UTC" in shown
     assert "1,500" in shown
     assert "Lag in all: 500" in shown
     del ends["raw"][1]

@@ -150,9 +150,9 @@ def test_mistakes_of_columns() -> None:
         run_locally(parallel_map(plain, schema="n int"), [{"n": 1}, {"m": 1}], schema="n int")
     with pytest.raises(ConfigurationError, match="key='zz': is no column; there are n"):
         run_locally(parallel_map(plain, schema="n int", key="zz"), [{"n": 1}])
-    with pytest.raises(ConfigurationError, match='must be a type, as in "string"'):
+    with pytest.raises(ConfigurationError, match='must be a type, like "string"'):
         async_udf(returns="strin")
     with pytest.raises(ConfigurationError, match=r"must be a DataFrame: df.transform"):
         parallel_map(plain, schema="n int")([])  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="must be what parallel_map"):
+    with pytest.raises(ConfigurationError, match="must be the result of parallel_map"):
         run_locally(one, [])  # type: ignore[arg-type]

@@ -65,8 +65,8 @@ def test_any_text(text: str) -> None:
         ("a strin", "'strin' is no type"),
         ("a array<int", "'>' is expected, found 'the end'"),
         ("a decimal(x)", "a number is expected, found 'x'"),
-        ("a int; b int", "'; b int' is no part of a schema"),
-        ("a int, A string", "'a' stands there twice"),
+        ("a int; b int", "'; b int' is not part of a schema"),
+        ("a int, A string", "'a' is named twice"),
         ("a int comment b", "a comment in quotes is expected, found 'b'"),
     ],
 )

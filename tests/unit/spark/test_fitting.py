@@ -52,8 +52,8 @@ def test_what_a_handler_may_return(made: Any) -> None:
             None,
             "it is None, which is no row",
         ),
-        ((1, None), "it is no row: a dict"),
-        ("text", "it is no row: a dict"),
+        ((1, None), "it is no row: it must be a dict"),
+        ("text", "it is no row: it must be a dict"),
     ],
 )
 @pytest.mark.parametrize("on_error", ["raise", "emit"])

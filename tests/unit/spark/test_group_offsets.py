@@ -234,7 +234,7 @@ def test_a_broker_that_takes_no_marks_is_told_what_to_do(cluster: Cluster, caplo
     committer.offer("lag", QUERY, {RAW: 1})
     until(lambda: warnings(caplog))
     committer.close(30)
-    assert "takes no metadata of 60 characters" in warnings(caplog)[0]
+    assert "does not accept 60 characters of metadata" in warnings(caplog)[0]
     assert "offset.metadata.max.bytes=4096" in warnings(caplog)[0]
 
 
@@ -294,7 +294,7 @@ def test_a_group_that_somebody_else_has_committed_to_is_refused(
     committer.close(30)
     assert cluster.commits == []
     (said,) = warnings(caplog)
-    assert "this group has offset 6 of raw-0 by somebody else" in said
+    assert "this group has offset 6 of raw-0 committed by another program" in said
     assert "or take_over=True if nobody needs these positions" in said
 
 
@@ -313,7 +313,7 @@ def test_a_group_is_taken_over_until_somebody_commits_beside(
     until(lambda: warnings(caplog))
     committer.close(30)
     assert cluster.commits == [("lag", {RAW: 500})]
-    assert "has offset 9 of raw-0 by somebody else" in warnings(caplog)[0]
+    assert "has offset 9 of raw-0 committed by another program" in warnings(caplog)[0]
     assert "take_over=True" not in warnings(caplog)[0]
 
 
@@ -341,6 +341,6 @@ def test_whose_a_commit_is() -> None:
     assert judge({RAW: mark_of(QUERY)}) is None
     assert judge({RAW: mark_of(QUERY), WORK: mark_of(OTHER)}) is None
     assert judge({RAW: mark_of(OTHER)}, {RAW: mark_of(OTHER)}) is None
-    assert judge({RAW: mark_of(OTHER)}) == f"has offset 4 of raw-0 by the query {OTHER}"
-    assert judge({WORK: ""}) == "has offset 4 of work-0 by somebody else"
-    assert judge({RAW: ""}, {RAW: mark_of(QUERY)}) == "has offset 4 of raw-0 by somebody else"
+    assert judge({RAW: mark_of(OTHER)}) == f"has offset 4 of raw-0 committed by the query {OTHER}"
+    assert judge({WORK: ""}) == "has offset 4 of work-0 committed by another program"
+    assert judge({RAW: ""}, {RAW: mark_of(QUERY)}) == "has offset 4 of raw-0 committed by another program"

@@ -255,7 +255,7 @@ def test_large_values_come_in_small_batches() -> None:
         ({"retry": 3}, "retry=3"),
         ({"handler": yields}, "must return one result, this one yields"),
         ({"schema": "n decimal(39, 2)"}, "does not exist"),
-        ({"schema": "n struct<>"}, "a struct has fields"),
+        ({"schema": "n struct<>"}, "a struct needs fields"),
         ({"schema": "été int"}, "a column's name is expected"),
         ({"resources": {"lock": threading.Lock()}}, "resources="),
         ({"middleware": [lambda row, call_next: threading.Lock()]}, "middleware"),
@@ -300,7 +300,7 @@ def test_what_cannot_be_sent() -> None:
         with lock:
             return row
 
-    with pytest.raises(ConfigurationError, match=r"cannot be sent to the executors .* open it there, with resources"):
+    with pytest.raises(ConfigurationError, match=r"cannot be sent to the executors .* open them there, with resources"):
         parallel_map(hold, schema="n int")
     with pytest.raises(ConfigurationError, match="must be an `async def` function"):
         parallel_map(lambda row: row, schema="n int")  # type: ignore[arg-type, return-value]

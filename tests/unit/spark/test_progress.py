@@ -268,7 +268,7 @@ def test_after_the_end_of_the_block_figures_go_on_and_nothing_is_drawn() -> None
         ({"commit_group": "lag", "bootstrap_servers": "broker:9092", "take_over": "yes"}, "take_over='yes'"),
         ({"commit_group": "lag", "bootstrap_servers": "broker:x"}, "bootstrap_servers='broker:x'"),
         ({"commit_group": "lag", "bootstrap_servers": "b:1", "client_options": {"sasl": 1}}, "no such option"),
-        ({"commit_group": "lag", "bootstrap_servers": "b:1", "client_options": {"loop": 1}}, "a loop of its own"),
+        ({"commit_group": "lag", "bootstrap_servers": "b:1", "client_options": {"loop": 1}}, "its own event loop"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, object], named: str) -> None:

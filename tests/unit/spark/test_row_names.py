@@ -129,9 +129,9 @@ def test_no_keys_where_the_service_needs_none() -> None:
         iter(pa.table({"n": [None, 1]}).to_batches())
     )
     assert [row for _, row in handled] == [{"n": None}, {"n": 1}]
-    with pytest.raises(ConfigurationError, match="rows have no keys with it"):
+    with pytest.raises(ConfigurationError, match="gives rows no keys"):
         write("n bigint", [(1,)], id="none")
-    with pytest.raises(ConfigurationError, match="is a column, too"):
+    with pytest.raises(ConfigurationError, match="is also a column"):
         write("none bigint", [(1,)], id="none")
 
 

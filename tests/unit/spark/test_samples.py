@@ -41,7 +41,7 @@ def test_what_spark_reads_is_no_stranger() -> None:
     quoted = sampled("{'tailnum': 'N1'}", tailnum="N1", delay=None, plane=None)
     assert misfits(SCHEMA, [quoted]) == []
     (sentence,) = misfits(SCHEMA, [quoted, sampled("[" * 100_000, 7, tailnum=None, delay=None, plane=None)])
-    assert sentence.startswith("1 of 2 values are no JSON objects, as [[[")
+    assert sentence.startswith("1 of 2 values are no JSON objects, such as [[[")
 
 
 def test_a_value_of_another_type_is_named() -> None:
@@ -49,10 +49,10 @@ def test_a_value_of_another_type_is_named() -> None:
     text = '{"tailnum": "N1", "delay": "late", "plane": {"seats": "many"}}'
     wrong = [sampled(text, offset, tailnum="N1", delay=None, plane={"seats": None}) for offset in (7, 8)]
     assert misfits(SCHEMA, [good(), *wrong]) == [
-        'field delay is read as NULL from 2 of 3 records that have it, as "late" at raw-0 offset 7: int does not read '
-        "that; give it another type, or mend what is produced",
-        'field plane.seats is read as NULL from 2 of 3 records that have it, as "many" at raw-0 offset 7: int does not '
-        "read that; give it another type, or mend what is produced",
+        'field delay is read as NULL from 2 of 3 records that have it, such as "late" at raw-0 offset 7: int '
+        "cannot read that; use another type, or fix the producer",
+        'field plane.seats is read as NULL from 2 of 3 records that have it, such as "many" at raw-0 offset 7: int '
+        "cannot read that; use another type, or fix the producer",
     ]
 
 
@@ -61,7 +61,7 @@ def test_a_name_that_no_record_has_is_named() -> None:
     record = sampled('{"tailNum": "N1", "delay": 5, "plane": null}', tailnum=None, delay=5, plane=None)
     (sentence,) = misfits(SCHEMA, [record])
     assert sentence == (
-        "field tailnum is in none of 1 records (they have delay, plane, tailNum): mend its name, or leave it out"
+        "field tailnum is in none of 1 records (they have delay, plane, tailNum): fix its name, or leave it out"
     )
 
 
@@ -76,5 +76,5 @@ def test_values_that_are_no_objects_are_counted() -> None:
     """Other formats, broken ones and JSON that is a number; a long one is cut."""
     records = [good(), sampled("Obj\x01" * 50, 3), sampled("[1]", 4), sampled("7", 5)]
     (sentence,) = misfits(SCHEMA, records)
-    assert sentence.startswith("3 of 4 values are no JSON objects, as Obj")
+    assert sentence.startswith("3 of 4 values are no JSON objects, such as Obj")
     assert "… at raw-0 offset 3" in sentence

@@ -27,18 +27,18 @@ RAW = [TopicPartition("raw", number) for number in range(2)]
         (
             {"raw": {0: 3, 1: 0}},
             "latest",
-            'starting of raw-0 is offset 3, and the log starts at 10, .*"earliest" reads',
+            'starting of raw-0 is offset 3, but the log starts at 10, .*"earliest" reads',
         ),
-        ("earliest", {"raw": {0: 3, 1: 0}}, "ending of raw-0 is offset 3, and the log starts at 10"),
+        ("earliest", {"raw": {0: 3, 1: 0}}, "ending of raw-0 is offset 3, but the log starts at 10"),
         (
             {"raw": {0: 51, 1: 0}},
             "latest",
-            "starting of raw-0 is offset 51, and the log ends at 50: nothing is there yet",
+            "starting of raw-0 is offset 51, but the log ends at 50: there is nothing to read yet",
         ),
-        ("earliest", {"raw": {0: 51, 1: 0}}, 'ending of raw-0 is offset 51, and the log ends at 50: "latest" reads'),
-        ({"raw": {1: 0}}, "latest", 'starting says nothing of raw-0: name all 2 partitions of raw; .*"earliest"'),
-        ("earliest", {"raw": {0: NOON}}, 'ending says nothing of raw-1: name all 2 partitions of raw; .*"latest"'),
-        ({"raw": {0: 10, 1: 0, 7: 0}}, "latest", "starting names raw-7, and raw has 2 partitions: leave it out"),
+        ("earliest", {"raw": {0: 51, 1: 0}}, 'ending of raw-0 is offset 51, but the log ends at 50: "latest" reads'),
+        ({"raw": {1: 0}}, "latest", 'starting does not name raw-0: name all 2 partitions of raw; .*"earliest"'),
+        ("earliest", {"raw": {0: NOON}}, 'ending does not name raw-1: name all 2 partitions of raw; .*"latest"'),
+        ({"raw": {0: 10, 1: 0, 7: 0}}, "latest", "starting names raw-7, but raw has 2 partitions: leave it out"),
     ],
 )
 def test_what_is_not_in_the_logs(starting: Any, ending: Any, finding: str) -> None:

@@ -23,8 +23,8 @@ MAPS = pa.MapArray.from_arrays([0, 1, 3, 4], ["a", "a", "a", "b"], [1, 2, 3, 4])
 NESTED = pa.ListArray.from_arrays([0, 1, 2, 3], pa.StructArray.from_arrays([TEXTS], ["text"]))
 GOOD = pa.array([10, 11, 12])
 CASES = [
-    (TEXTS, [1], "text that is no UTF-8, b'\\xff'"),
-    (NESTED, [1], "text that is no UTF-8, b'\\xff'"),
+    (TEXTS, [1], "text that is not UTF-8, b'\\xff'"),
+    (NESTED, [1], "text that is not UTF-8, b'\\xff'"),
     (YEARS, [1, 2], "date32"),
     (MOMENTS, [1, 2], "timestamp"),
     (MAPS, [1], "a map with a key twice"),
@@ -118,7 +118,7 @@ def test_arguments_of_columns() -> None:
             assert out == ["10a", None, "12b"]
         else:
             assert [one["value"] for one in out] == ["10a", None, "12b"]
-            assert out[1]["error"].startswith("UnreadableRow: argument 2 is text that is no UTF-8")
+            assert out[1]["error"].startswith("UnreadableRow: argument 2 is text that is not UTF-8")
 
 
 def test_many_rows_are_read_together() -> None:

@@ -663,6 +663,6 @@ async def test_a_handler_that_a_failed_run_has_left_behind_is_a_problem(broker: 
         await until(lambda: service.restarts == 1 and service.health().ready)
         kinds = [one.kind for one in service.health().problems]
         assert kinds == [ProblemKind.HANDLER_STUCK]
-        assert "t-0 offset 0: the handler goes on" in service.health().problems[0].message
+        assert "t-0 offset 0: the handler still runs" in service.health().problems[0].message
         over.set()
         await until(lambda: not service.health().problems)

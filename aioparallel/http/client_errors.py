@@ -1,5 +1,4 @@
-"""What has gone wrong with a request, in words of our own: the errors of clients may hold headers, whole addresses, and
-parts of answers."""
+"""Describes errors of HTTP clients without their texts, which may hold headers, queries and parts of responses."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from aioparallel.http.bodies import Unreadable
 
 __all__ = ["reason_of", "was_lost"]
 
-# Of clients that stand over another one: they call a refused connection a timeout.
+# Clients that wrap another one: they report a refused connection as a timeout.
 _OVER_ANOTHER: Final = ("httpx", "httpx2", "httpx_aiohttp")
 _LOST: Final = frozenset(
     {
@@ -17,40 +16,40 @@ _LOST: Final = frozenset(
         "ClientConnectionResetError",
         "ClientOSError",
         "ConnectionResetError",
-        "ReadError",  # these two of httpcore, while it waits for the head
+        "ReadError",  # ReadError and WriteError are httpcore's, while it waits for the head
         "ServerDisconnectedError",
         "WriteError",
     }
 )
-# Where aiohttp has its errors of the protocol. Their texts are pieces of the answer.
+# aiohttp's protocol errors. Their texts quote the response.
 _NO_HTTP: Final = "aiohttp.http_exceptions"
-# httpcore has one error for all that breaks the protocol.
+# httpcore has one class for all protocol errors.
 _LOST_TEXT: Final = "Server disconnected without sending a response"
 
 
 def reason_of(error: Exception) -> str:
-    """For the message of a failure: the kind of what is beneath it, and what the system calls it."""
+    """The class of the underlying error, with the system's text for OSErrors."""
     if isinstance(error, Unreadable):
         return str(error)
-    found = _clients_own(error)
+    found = _innermost(error)
     cause = found.__cause__ or found
     strerror = cause.strerror if isinstance(cause, OSError) else None
     name = type(cause).__name__
     if type(cause).__module__ == _NO_HTTP:
-        return f"its answer breaks off, or is no HTTP ({name})"
+        return f"its answer breaks off or is not HTTP ({name})"
     return f"{name} ({strerror})" if strerror else name
 
 
 def was_lost(error: Exception) -> bool:
-    """Whether the connection has ended before the head of the answer has come: so it does where the server closes one
-    that it has kept, while something is sent on it."""
-    found = _clients_own(error)
+    """Whether the connection ended before the response began. This happens when a server closes a kept connection
+    while a request is being sent on it."""
+    found = _innermost(error)
     if type(found).__name__ in _LOST:
         return True
     return type(found).__name__ == "RemoteProtocolError" and _LOST_TEXT in str(found)
 
 
-def _clients_own(error: BaseException) -> BaseException:
+def _innermost(error: BaseException) -> BaseException:
     while _package(error) in _OVER_ANOTHER and error.__cause__ is not None:
         error = error.__cause__
     return error

@@ -1,4 +1,4 @@
-"""Asking: one client and what is known of its hosts, for as long as a consumer, or a map of items, runs."""
+"""The requests of one record or item, from the limits of their hosts to the meaning of each status."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from aioparallel.binding import HandlerContext
 from aioparallel.engine.gates import Gate, NoRoom, give_back
 from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
 from aioparallel.http.bodies import ACCEPTED
-from aioparallel.http.clients import Reading, opened
+from aioparallel.http.clients import ReadLimits, opened
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.idempotency import HEADER, key_of
 from aioparallel.http.requests import Request, check_headers, has_header, origin_of, shown
 from aioparallel.http.responses import Response, retry_after
-from aioparallel.http.sharing import Answers, Flight, Flights, identity_of
+from aioparallel.http.sharing import Flight, Flights, ResponseCache, identity_of
 from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
 from aioparallel.records import Record
 from aioparallel.wording import kind_of
@@ -27,18 +27,18 @@ from aioparallel.wording import kind_of
 if TYPE_CHECKING:
     from aioparallel.http.handler import HttpHandler
 
-__all__ = ["Asking"]
+__all__ = ["HttpSession"]
 
-# Seconds that a record waits whose service is busy and does not say for how long; and by what part they vary.
+# Seconds that a record waits if a busy service does not say for how long, and the part by which they vary.
 _BUSY, _SPREAD = 1.0, 0.2
-# Seconds of a Retry-After, at least: 0 would be asked again and again.
+# Least seconds for a Retry-After: with 0 the requests would not pause at all.
 _LEAST = 0.1
-_VISIBLE: Final = re.compile(rb"[\x20-\x7e]+")  # what else a producer has written is passed over
+_VISIBLE: Final = re.compile(rb"[\x20-\x7e]+")  # other values of trace headers are ignored
 _TRACED: Final = ("traceparent", "tracestate")
 
 
-class Asking:
-    """``handle`` is the handler of one record. To be entered once."""
+class HttpSession:
+    """One open client and the limits of its hosts, for the length of a run. :meth:`handle` handles one record."""
 
     def __init__(self, of: HttpHandler[Any, Any], context: HandlerContext) -> None:
         self._of = of
@@ -51,19 +51,19 @@ class Asking:
         self._timeout = of.timeout
         self._hosts = Hosts(min(of.max_per_host or context.max_concurrency, context.max_concurrency))
         self._flights = Flights() if of.single_flight else None
-        self._answers: Answers | None = None
+        self._cache: ResponseCache | None = None
         self._shares = of.single_flight or of.cache is not None
         self._stack = AsyncExitStack()
         self._gives_response = context.group_id is None
 
     async def __aenter__(self) -> Self:
         if self._of.cache is not None:
-            self._answers = Answers(self._of.cache, asyncio.get_running_loop().time)
-        reading = Reading(
+            self._cache = ResponseCache(self._of.cache, asyncio.get_running_loop().time)
+        reading = ReadLimits(
             self._of.max_response_bytes, frozenset(code for code, one in self._meanings.items() if one == "done")
         )
         sender = await self._stack.enter_async_context(opened(self._of.client, self._context.max_concurrency, reading))
-        if not sender.says_codings and not has_header(self._of.headers, "accept-encoding"):
+        if not sender.sends_accept_encoding and not has_header(self._of.headers, "accept-encoding"):
             self._headers_of_all["Accept-Encoding"] = ACCEPTED
             self._names_of_all |= {"accept-encoding"}
         self._send = sender.send
@@ -73,101 +73,103 @@ class Asking:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    # The plain case in one piece: each coroutine in another is paid for at every answer.
+    # The common case is one coroutine: each nested one would cost time with every response.
     async def handle(self, item: Any) -> Any:
-        """Ask about the record, or item, and give what ``on_response`` makes of the answer."""
+        """Send the requests for a record or item. Returns the result of ``on_response``."""
         try:
             found: Any = self._request(item)
             if hasattr(found, "__await__"):
                 found = await found
-            answer: Response | list[Response] | None
+            response: Response | list[Response] | None
             if not isinstance(found, Request):
-                answer = await self._several(item, _checked(found))
+                response = await self._several(item, _checked(found))
             elif self._shares:
-                answer = await self._shared(item, found, self._url(found))
+                response = await self._shared(item, found, self._url(found))
             else:
                 url = self._url(found)
                 gate = self._hosts.of_url(url)
                 gate.enter()
                 try:
-                    answer = await self._send(found, url, self._headers(item, found, 0), found.timeout or self._timeout)
-                    if self._meanings.get(answer.status) != "done":
-                        self._turned_down(answer, url, gate)
+                    response = await self._send(
+                        found, url, self._headers(item, found, 0), found.timeout or self._timeout
+                    )
+                    if self._meanings.get(response.status) != "done":
+                        self._raise_meaning(response, url, gate)
                 finally:
                     gate.leave()
             if self._on_response is None:
-                return answer if self._gives_response else None
-            value = self._on_response(item, answer)
+                return response if self._gives_response else None
+            value = self._on_response(item, response)
             return await value if hasattr(value, "__await__") else value
         finally:
-            give_back()  # where it was woken, and has not gone
+            give_back()  # a place kept for a woken record that was not used
 
     async def _several(self, item: Any, requests: Sequence[Request]) -> list[Response] | None:
-        """All or nothing is under way: what has been asked already would be asked again."""
+        """Enter the gates of all hosts before the first request: a later wait would repeat the requests before it."""
         if not requests:
             return None
-        asked = [(request, self._url(request)) for request in requests]
-        gates = self._hosts.enter(dict.fromkeys(origin_of(url) for _, url in asked))
+        targets = [(request, self._url(request)) for request in requests]
+        gates = self._hosts.enter(dict.fromkeys(origin_of(url) for _, url in targets))
         try:
             by_host = {gate.name: gate for gate in gates}
-            answers: list[Response] = []
-            for index, (request, url) in enumerate(asked):
+            responses: list[Response] = []
+            for index, (request, url) in enumerate(targets):
                 gate = by_host[origin_of(url)]
-                if gate.opens_in > 0:  # since it was entered it has told another to wait
+                if gate.opens_in > 0:  # another record's response has requested a delay meanwhile
                     raise NoRoom(gate)
-                answers.append(await self._judged(item, request, url, index, gate))
-            return answers
+                responses.append(await self._one(item, request, url, index, gate))
+            return responses
         finally:
             for gate in gates:
                 gate.leave()
 
     async def _shared(self, item: Any, request: Request, url: str) -> Response:
-        """Perhaps another has asked it, and what it was told is enough."""
+        """Take a cached response, join an equal request in flight, or send this one."""
         identity = identity_of(request, url)
-        if identity is not None and self._answers is not None:
-            kept = self._answers.get(identity)
-            if kept is not None:
+        if identity is not None and self._cache is not None:
+            cached = self._cache.get(identity)
+            if cached is not None:
                 give_back()
-                return kept
-        flight = None if identity is None or self._flights is None else self._flights.under_way(identity)
+                return cached
+        flight = None if identity is None or self._flights is None else self._flights.get(identity)
         if flight is not None:
             give_back()
-            return await self._in_time(flight, request, url)
+            return await self._join(flight, request, url)
         gate = self._hosts.of_url(url)
         gate.enter()
         if identity is not None and self._flights is not None:
-            ask = partial(self._kept, identity, item, request, url, gate)
-            return await self._flights.begin(identity, ask, gate.leave).answer()
+            send = partial(self._cached, identity, item, request, url, gate)
+            return await self._flights.begin(identity, send, gate.leave).response()
         try:
-            return await self._kept(identity, item, request, url, gate)
+            return await self._cached(identity, item, request, url, gate)
         finally:
             gate.leave()
 
-    async def _in_time(self, flight: Flight, request: Request, url: str) -> Response:
-        """The answer to a request that another has sent, within this one's time."""
+    async def _join(self, flight: Flight, request: Request, url: str) -> Response:
+        """The response to an equal request in flight, within the timeout of this one."""
         seconds = request.timeout or self._timeout
         try:
             async with asyncio.timeout(seconds) as limit:
-                return await flight.answer()
+                return await flight.response()
         except TimeoutError as error:
             if not limit.expired():
                 raise
             raise RequestTimeout(f"{request.method} {shown(url)}", seconds) from error
 
-    async def _kept(self, identity: Hashable | None, item: Any, request: Request, url: str, gate: Gate) -> Response:
-        response = await self._judged(item, request, url, 0, gate)
-        if identity is not None and self._answers is not None:
-            self._answers.keep(identity, response)
+    async def _cached(self, identity: Hashable | None, item: Any, request: Request, url: str, gate: Gate) -> Response:
+        response = await self._one(item, request, url, 0, gate)
+        if identity is not None and self._cache is not None:
+            self._cache.put(identity, response)
         return response
 
-    async def _judged(self, item: Any, request: Request, url: str, index: int, gate: Gate) -> Response:
-        """The answer, if it is one that was wanted. Raises what it means otherwise."""
+    async def _one(self, item: Any, request: Request, url: str, index: int, gate: Gate) -> Response:
+        """Send a request. Raises the error that its status means, unless that is "done"."""
         response = await self._send(request, url, self._headers(item, request, index), request.timeout or self._timeout)
         if self._meanings.get(response.status) != "done":
-            self._turned_down(response, url, gate)
+            self._raise_meaning(response, url, gate)
         return response
 
-    def _turned_down(self, response: Response, url: str, gate: Gate) -> NoReturn:
+    def _raise_meaning(self, response: Response, url: str, gate: Gate) -> NoReturn:
         status = response.status
         meaning = self._meanings.get(status, "retry")
         asked = f"{response.request.method} {shown(url)}"
@@ -189,15 +191,15 @@ class Asking:
         of = self._of
         headers: Mapping[str, str] = self._headers_of_all
         if request.headers:
-            headers = self._with_its_own(request.headers) if headers else request.headers
+            headers = self._merged(request.headers) if headers else request.headers
         if of.trace and type(item) is Record and item.headers:
             headers = _traced(item, headers)
         if request.method == "POST" and of.idempotency_key is not None and not has_header(headers, "idempotency-key"):
             headers = {**headers, HEADER: self._key(item, index)}
         return headers
 
-    def _with_its_own(self, headers: Mapping[str, str]) -> Mapping[str, str]:
-        """A request's own stand before those of all. Their names are the same in any case (RFC 9110, 5.1)."""
+    def _merged(self, headers: Mapping[str, str]) -> Mapping[str, str]:
+        """A request's headers replace the handler's of the same name in any case (RFC 9110, 5.1)."""
         given = {name.lower() for name in headers}
         if self._names_of_all.isdisjoint(given):
             return {**self._headers_of_all, **headers}
