@@ -212,6 +212,7 @@ class Flow(Generic[T, R]):
         self._lent = 0  # outcomes of the last take()
         self._is_measured = work.max_buffered_bytes is not None
         self._most_bytes = work.max_buffered_bytes or sys.maxsize
+        self._part_bytes = self._most_bytes // _PARTS
         self._running_bytes = 0  # of items that have not ended
         self._ended_bytes = 0  # of outcomes that are not read, and of their items
         self._lent_bytes = 0
@@ -339,12 +340,12 @@ class Flow(Generic[T, R]):
             self._outstanding -= self._lent
             self._ended_bytes -= self._lent_bytes
             self._lent = self._lent_bytes = 0
-            if self._is_full and self._ended_bytes < self._most_bytes - self._most_bytes // _PARTS:
+            if self._is_full and self._ended_bytes < self._most_bytes - self._part_bytes:
                 self._start_again()
             self._processor.set_no_more_input(self._source, self.ended or not self.room)
             self._on_room()
         ready, sizes = self._ready, self._sizes
-        size, most = sum(sizes), self._most_bytes // _PARTS
+        size, most = sum(sizes), self._part_bytes
         if at_most >= len(ready) and size <= most:
             taken = Sized(ready, size)
             ready.clear()
@@ -466,15 +467,16 @@ class Flow(Generic[T, R]):
         """``size``: of its item."""
         self._running_bytes -= size
         if self._is_measured:
-            if outcome.error is not None:
-                size += size_of_error(outcome.error)
-            elif self._unmeasured and self._ended_bytes < self._most_bytes // _PARTS:
+            ended = self._ended_bytes
+            if self._unmeasured and outcome.error is None and ended < self._part_bytes:
                 self._unmeasured -= 1
                 size += self._last_bytes
-            else:
+            elif outcome.error is None:
                 size += self._measured(outcome.value)
-            self._ended_bytes += size
-            if self._ended_bytes >= self._most_bytes and not self._is_full:
+            else:
+                size += size_of_error(outcome.error)
+            self._ended_bytes = ended = ended + size
+            if ended >= self._most_bytes and not self._is_full:
                 self._start_no_more()
         if self._early is not None:
             self._give_in_order(outcome.index, (outcome, size))

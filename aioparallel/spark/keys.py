@@ -11,10 +11,15 @@ from typing import Any, Final
 from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
+    BooleanType,
     DataType,
+    DateType,
+    IntegralType,
     MapType,
     StringType,
     StructType,
+    TimestampType,
     VariantType,
     YearMonthIntervalType,
 )
@@ -38,6 +43,7 @@ __all__ = [
     "missing_column",
     "one_lane",
     "parts_of",
+    "plain_key",
     "repartition_by_key",
 ]
 
@@ -87,6 +93,10 @@ _AS_IN_PYTHON: Final = frozenset((str, int, bytes, bool, type(None), datetime.da
 _BINARY: Final = "UTF8_BINARY"
 
 
+# Columns of these have values of such types alone. (Texts with a collation are refused.)
+_PLAIN_KEYS: Final = (StringType, IntegralType, BinaryType, BooleanType, DateType, TimestampType)
+
+
 def one_lane(key: Hashable) -> Hashable:
     """The same for all keys that Spark holds equal. NaN is one key, alone and within a tuple; -0.0 is 0.0."""
     kind = type(key)
@@ -100,6 +110,14 @@ def one_lane(key: Hashable) -> Hashable:
         return key if key == key else math.nan  # noqa: PLR0124 - NaN is not
     except Exception:  # pandas.NA is neither
         return key
+
+
+def plain_key(given: StructType, keys: Sequence[str]) -> Callable[[Row], Hashable] | None:
+    """The key of one column whose values are equal in Spark and Python alike, as a function written in C. None: the key
+    is another one."""
+    if len(keys) != 1 or not isinstance(given[keys[0]].dataType, _PLAIN_KEYS):
+        return None
+    return itemgetter(keys[0])
 
 
 def parts_of(kind: DataType) -> Iterator[DataType]:

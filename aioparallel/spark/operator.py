@@ -23,6 +23,7 @@ from aioparallel.spark.keys import (
     key_function,
     missing_column,
     one_lane,
+    plain_key,
 )
 from aioparallel.spark.limits import (
     DEFAULT_RETRY,
@@ -163,7 +164,9 @@ class Operator:
 
     def on_executor(self, given: StructType) -> Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
         """What a task does with the batches of its partition."""
-        shipment, keys, columns, output = self._shipment, self._keys, self._columns, self.output(given)
+        keys, columns, output = self._keys, self._columns, self.output(given)
+        key = plain_key(given, keys)
+        shipment = self._shipment if key is None else self._shipment.with_key(key)
         on_error = shipment.work.on_error
         names = given.fieldNames()
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from typing import Final, Literal, TypeAlias
@@ -29,6 +30,9 @@ logger = logging.getLogger(__name__)
 
 Mode: TypeAlias = Literal["error", "append", "overwrite"]
 
+# Seconds for tasks of a job that has failed, and between two looks at them.
+_LATE_TASKS: Final = 10.0
+_LOOK: Final = 0.1
 _ROWS: Final = "_rows"
 _REPLACED: Final = "_replaced"
 _REPLACED_PARTITIONS: Final = "_replaced_partitions"
@@ -85,7 +89,11 @@ class ParquetOutput:
     def _write_and_move(self, frame: DataFrame, files: Files) -> None:
         staging = f"{self._above}/.{self._name}.backfill-{uuid.uuid4().hex}"
         try:
-            frame.write.parquet(files.uri(f"{staging}/{_ROWS}"), mode="error", partitionBy=self._columns or None)
+            try:
+                frame.write.parquet(files.uri(f"{staging}/{_ROWS}"), mode="error", partitionBy=self._columns or None)
+            except Exception:
+                self._clear_after_tasks(files, staging)
+                raise
             self._check(files)  # again: that took its time
             rows, replaced, units = f"{staging}/{_ROWS}", f"{staging}/{_REPLACED}", [""]
             if self._is_there(files):
@@ -99,6 +107,18 @@ class ParquetOutput:
             _clear(files, staging, has_failed=True)
             raise
         _clear(files, staging)
+
+    def _clear_after_tasks(self, files: Files, staging: str) -> None:
+        """Other tasks of a job that has failed may write for a moment: wait until no task runs, for a few seconds.
+        Tasks of other jobs may run for longer; so what is left is removed each time."""
+        deadline = time.monotonic() + _LATE_TASKS
+        while self._has_running_tasks() and time.monotonic() < deadline:
+            _clear(files, staging, has_failed=True)
+            time.sleep(_LOOK)
+
+    def _has_running_tasks(self) -> bool:
+        executors = self._spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
+        return any(executor.numRunningTasks() for executor in executors)
 
     def _check_replaced(self, files: Files, partitions: Sequence[str]) -> None:
         """Rows without a value of a partition column may belong to any run. The next run must not remove them."""

@@ -15,7 +15,7 @@ import inspect
 import os
 import threading
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -72,6 +72,11 @@ class Shipment(Generic[T, R]):
                     'there, with resources={"http": lambda: Client(...)} and resource("http") in the handler',
                 ) from error
         return cls(work, hashlib.sha256(packed["resources"]).hexdigest())
+
+    def with_key(self, key: Callable[[T], Hashable]) -> Shipment[T, R]:
+        """The same with another key function, which can be pickled."""
+        handling = dataclasses.replace(self.work.handling, order_by=key)
+        return dataclasses.replace(self, work=dataclasses.replace(self.work, handling=handling))
 
     def run(self, lists: Iterable[Sequence[T]], label: Label) -> Generator[Sized[Outcome[T, R]], None, None]:
         """Yields lists of outcomes until all items are done. On the executor.

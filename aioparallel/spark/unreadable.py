@@ -7,7 +7,7 @@ converted to lists in one step, which is fast; only if that raises, the row is s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import pyarrow as pa
 
@@ -40,6 +40,10 @@ class Unreadable:
                 what = f"column {name!r}" if isinstance(name, str) else f"argument {name}"
                 wrong.append(f"{what} {_why(column, error)}")
         self.error = UnreadableRow("; ".join(wrong) or "Python cannot represent its values together")
+
+    def __getitem__(self, name: object) -> NoReturn:
+        """Raises UnreadableRow, so a row whose key is read fails before its handler is called."""
+        raise self.error
 
 
 def readable_parts(

@@ -8,10 +8,13 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -21,6 +24,7 @@ from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.spark import parallel_map
 from aioparallel.spark.backfill import FromParquet, ToParquet, backfill
 from aioparallel.spark.file_systems import HadoopFiles, Location
+from aioparallel.spark.parquet_output import ParquetOutput
 from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.spark
@@ -100,6 +104,39 @@ def test_a_run_that_fails_leaves_what_was_there(
     with pytest.raises(ConfigurationError, match=r'to=.*already exists: mode="overwrite" replaces'):
         backfill(spark, FromParquet(source), to=ToParquet(out, "error", partition_by))
     assert names(tmp_path) == ["in", "out"]
+
+
+class LateJob:
+    """A frame, and its writer, whose job fails while a task of it is about to write a file."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self.spark = spark
+        self.write = self
+
+    def parquet(self, path: str, mode: str, partitionBy: object) -> None:  # noqa: N803 - Spark's name
+        target = Path(path.removeprefix("file://").removeprefix("file:"))
+
+        def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            yield from batches
+            time.sleep(2)
+            target.mkdir(parents=True)
+            (target / "part-0").touch()
+
+        job = self.spark.range(1).coalesce(1).mapInArrow(late, "id long")
+        self.task = threading.Thread(target=job.collect)
+        self.task.start()
+        tracker = self.spark.sparkContext._jsc.sc().statusTracker()
+        asyncio.run(until(lambda: any(one.numRunningTasks() for one in tracker.getExecutorInfos())))
+        raise ValueError("no such thing")
+
+
+def test_a_task_that_outlives_its_job_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reports the failure of a job while other tasks of it may still write."""
+    job = LateJob(spark)
+    with pytest.raises(ValueError, match="no such thing"):
+        ParquetOutput(spark, tmp_path / "out", "error", ()).write(cast("DataFrame", job))
+    job.task.join()
+    assert names(tmp_path) == []
 
 
 def test_an_empty_directory_is_no_output(spark: SparkSession, source: Path, tmp_path: Path) -> None:

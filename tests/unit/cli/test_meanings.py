@@ -38,7 +38,7 @@ def test_a_tracker() -> None:
     for name in ("dead_letter", "max_redeliveries", "use_now_after", "marker_topic"):
         assert found[name] == plain(library[name])
     assert found["max_request_size"].startswith("Bytes of the largest record")
-    assert found["skip_unreadable"].startswith("Pass over just this batch")
+    assert found["skip_unreadable"].startswith("Skip just this batch")
     assert [
         one.name for kind in (Trackers, QueueAccess) for one in dataclasses.fields(kind) if not found[one.name]
     ] == ["secure"]

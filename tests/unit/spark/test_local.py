@@ -318,7 +318,7 @@ def test_a_function_of_a_script_for_processes_is_refused_on_the_driver(monkeypat
         return {"n": await work(row)}
 
     for handler in (work, calls_it, in_processes(functools.partial(made))):
-        with pytest.raises(ConfigurationError, match=r"is of this program, .* put it into a module"):
+        with pytest.raises(ConfigurationError, match=r"belongs to this program, .* put it into a module"):
             parallel_map(handler, schema="n int")
     assert pickle.loads(pickle.dumps(in_processes(json.dumps)))  # between processes of one program, as before
 
