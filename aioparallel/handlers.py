@@ -1,5 +1,5 @@
-"""What a user gives as a handler, checked, and made into one function: ``async def`` of a record, or of an item; with
-handlers by topic, deserialisers and middleware around it."""
+"""Checks the user's handlers and builds one function from them, with handlers by topic, deserialisers and
+middleware."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Handler = Callable[[Record[Any, Any]], Awaitable[object] | AsyncIterable[object]]
-"""An ``async def`` function of a record, with or without ``yield``, or anything that is called like one."""
+"""An ``async def`` function of a record, with or without ``yield``, or another callable with the same signature."""
 Outputs = Outgoing | Iterable[Outgoing] | AsyncIterable[Outgoing] | None
 """What a handler may return."""
 HandlerOf = Callable[[Record[K_co, V_co]], Awaitable[Outputs]] | Callable[[Record[K_co, V_co]], AsyncIterable[Outgoing]]
@@ -47,19 +47,19 @@ HandlerOf = Callable[[Record[K_co, V_co]], Awaitable[Outputs]] | Callable[[Recor
 HandlersOf = HandlerOf[K_co, V_co] | Mapping[str, HandlerOf[K_co, V_co]]
 """One handler for all topics, or one by topic."""
 Handlers = Handler | Mapping[str, Handler]
-"""The same, of any types."""
+"""The same, for records of any types."""
 Before = Callable[[Record[Any, Any]], None]
-"""What looks at a record before its attempt; what it raises fails that."""
+"""Called with a record before its attempt. If it raises, the attempt fails."""
 _Run = Callable[[Record[Any, Any]], Coroutine[Any, Any, object]]
 
 
 class Stack(NamedTuple):
-    """What runs records, with all around it that the options ask for."""
+    """The functions that run records, with everything around them that the options request."""
 
     handler: Handler
-    """Of records by themselves."""
+    """Runs records that are in no batch."""
     batchings: Batchings | None = None
-    """Which records go into batches; None: none."""
+    """Which records go into batches; None: all run one by one."""
 
 
 def handler_stack(
@@ -71,12 +71,11 @@ def handler_stack(
     middleware: Sequence[Middleware] = (),
     origin: Callable[[Record[Any, Any]], str | None] | None = None,
 ) -> Stack:
-    """Build the function that runs an attempt: handlers with everything around them. A bare handler stays as it is.
+    """Build the functions that run attempts. A handler with nothing around it stays as it is.
 
-    ``topics``: the names that exist now and need a handler.
-    ``before``, ``after_deserialising``: called with each record before its attempt.
-    ``middleware``: runs around the middleware of the options.
-    ``origin``: where a record of a topic without a handler, a retry topic, was first. Raises ConfigurationError.
+    ``topics``: existing topics, each of which needs a handler. ``before``, ``after_deserialising``: called with each
+    record before its attempt. ``middleware``: runs around the middleware of the options. ``origin``: returns the
+    original topic of a record in a topic without a handler, such as a retry topic. Raises ConfigurationError.
     """
     check_handlers(handlers)
     if isinstance(handlers, Mapping):
@@ -95,7 +94,7 @@ def handler_stack(
 
 
 class Batchings:
-    """Which records go into batches of which handler."""
+    """Decides which records go into batches, and of which handler."""
 
     def __init__(
         self,
@@ -108,7 +107,7 @@ class Batchings:
         self._origin = origin
 
     def of(self, record: Record[Any, Any]) -> Batching | None:
-        """None: it runs by itself."""
+        """Return the batching of a record; None: it runs alone."""
         if self._every is not None:
             return self._every
         if record.topic in self._by_topic or self._origin is None:
@@ -116,7 +115,7 @@ class Batchings:
         return self._by_topic.get(self._origin(record) or "")
 
     def are_mixed(self, record: Record[Any, Any]) -> bool:
-        """Whether records from where this one comes from go different ways."""
+        """Return whether records of this one's topic may have different batchings, as in a retry topic."""
         return self._every is None and self._origin is not None and record.topic not in self._by_topic
 
 
@@ -129,13 +128,13 @@ def _batchings(
         return Batchings({}, made(handlers))
     if not isinstance(handlers, Mapping):
         return None
-    # One for each handler, so that topics of one handler share its batches.
+    # One batching for each handler, so that topics with the same handler share its batches.
     kinds = {id(one): made(one) for one in handlers.values() if isinstance(one, BatchHandler)}
     return Batchings({topic: kinds.get(id(one)) for topic, one in handlers.items()}, None, origin) if kinds else None
 
 
 def together(handler: BatchHandler[Any, Any], before: Sequence[Before], middleware: Sequence[Middleware]) -> Batching:
-    """The batch handler within its middleware, which gets batches too."""
+    """Build the batching of a batch handler. Its middleware gets batches as well."""
     handle = around_batches(handler, middleware)
 
     async def run(call: Call) -> object:
@@ -149,17 +148,17 @@ def together(handler: BatchHandler[Any, Any], before: Sequence[Before], middlewa
 
 
 def around_batches(handler: BatchHandler[Any, Any], middleware: Sequence[Middleware]) -> Callable[[Any], Any]:
-    """What runs a batch: the handler within its middleware, the first outermost."""
+    """Return the function that runs a batch: the handler within its middleware, the first outermost."""
     handle = coroutine_handler(cast("Handler", handler.__wrapped__))
     if not middleware:
         return handle
 
     async def checked(given: Any) -> object:
-        # What is not in it would count as handled, and what is failed in it as well.
+        # With another batch, missing records would count as handled, and failures in it would be lost.
         if not isinstance(given, Batch) or not given.is_run:
             raise ConsumerStateError(
-                f"middleware gave call_next() {repr_of(given)} in place of the batch that it got: pass that on, "
-                "and fail records in it with batch.fail()"
+                f"middleware called call_next() with {repr_of(given)} instead of the batch that it got: pass on that "
+                "batch, and fail records in it with batch.fail()"
             )
         return await handle(cast("Any", given))
 
@@ -167,13 +166,13 @@ def around_batches(handler: BatchHandler[Any, Any], middleware: Sequence[Middlew
 
 
 def _prepared_batch(call: Call, before: Sequence[Before]) -> Batch[Any]:
-    """Those of the call that can be run: not one that something fails before its attempt, nor what is behind it."""
+    """Return the batch of a call, without the records that fail before their attempt and those behind them."""
     closed: set[tuple[object, object]] = set()
     places = []
     for place, record in enumerate(call.records):
         lane = record._source, record._lane
         if lane in closed:
-            continue  # it goes back as if it had not been here, so nothing looks at it
+            continue  # it is put back as if it had not started
         try:
             for look in before:
                 look(record)
@@ -198,7 +197,7 @@ def _prepared(run: _Run, before: Sequence[Before]) -> _Run:
 
 
 def around(handler: Handler, middleware: Sequence[Middleware]) -> Handler:
-    """The handler within its middleware, the first outermost; the bare handler without any."""
+    """Return the handler within its middleware, the first outermost."""
     for one in reversed(middleware):
         handler = _called(one, coroutine_handler(handler))
     return handler
@@ -224,7 +223,7 @@ def _by_topic(handlers: dict[str, Handler]) -> Handler:
 
     def handle(record: Record[Any, Any]) -> Awaitable[object]:
         run = runs.get(record.topic) or runs.get(record.origin.topic)
-        if run is None:  # a topic that appeared later, and matches the pattern
+        if run is None:  # a topic that was created later and matches the pattern
             raise NoHandler(record.topic, list(runs))
         return run(record)
 
@@ -239,9 +238,9 @@ def _called(middleware: Middleware, call_next: CallNext) -> _Run:
 
 
 def deserialise(of_key: Deserializer | None, of_value: Deserializer | None, record: Record[Any, Any]) -> None:
-    """Key and value become what these make of their bytes, once. Raises DeserializationError."""
+    """Deserialise key and value of a record, once. Raises DeserializationError."""
     if hasattr(record, "_raw"):
-        return  # an earlier attempt has done it
+        return  # an earlier attempt has done this
     raw = record.key, record.value
     key = _read("key", of_key, raw[0])
     record.value = _read("value", of_value, raw[1])
@@ -258,7 +257,8 @@ def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> ob
 
 
 def coroutine_handler(handler: Handler) -> _Run:
-    """The handler itself if it is a plain ``async def`` function, else one around it that checks what it gives."""
+    """Return the handler itself if it is a plain ``async def`` function, else a coroutine function that calls it and
+    checks what it returns."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return handler  # type: ignore[return-value]
 
@@ -277,12 +277,12 @@ def coroutine_handler(handler: Handler) -> _Run:
 
 
 async def collect(outputs: AsyncIterable[object]) -> list[object]:
-    """All that an async iterator gives: nothing is produced of a handler that fails half way."""
+    """Return all items of an async iterator. Nothing is produced if the handler fails half way."""
     return [output async for output in outputs]
 
 
 def in_task(handler: Handler) -> _Run:
-    """Each record in a task of its own, for code that keys state by ``current_task()``."""
+    """Run each record in its own task, for code that keys state by ``current_task()``."""
     handle = coroutine_handler(handler)
 
     async def run(record: Record[Any, Any]) -> object:
@@ -291,7 +291,7 @@ def in_task(handler: Handler) -> _Run:
         try:
             await task
         except asyncio.CancelledError:
-            # A handler that cancels its task and returns has ended well; asyncio calls its task cancelled.
+            # A handler that cancels its own task and returns has succeeded, but asyncio marks the task as cancelled.
             if not ended:
                 raise
         value, error = ended[0] if ended else (None, None)
@@ -303,7 +303,7 @@ def in_task(handler: Handler) -> _Run:
 
 
 async def _note_end(handle: _Run, record: Record[Any, Any], ended: list[tuple[object, BaseException | None]]) -> None:
-    # asyncio lets KeyboardInterrupt and SystemExit of a task fall through the whole event loop: carry them out.
+    # asyncio would raise KeyboardInterrupt and SystemExit of a task out of the event loop, so pass them on as values.
     try:
         value = await handle(record)
     except (KeyboardInterrupt, SystemExit, NotAHandler) as error:

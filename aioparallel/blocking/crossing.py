@@ -162,7 +162,7 @@ def _end_with_parent() -> None:
     parent = parent_process()
     if parent is not None:
         parent.join()
-        # At once: nobody gets the result of the call, and it might never end.
+        # At once: the result of the call has no receiver, and it might never end.
         os._exit(1)
 
 

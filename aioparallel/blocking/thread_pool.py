@@ -202,8 +202,8 @@ class ThreadPool:
         with self._lock:
             if thread not in self._threads:  # the pool was closed, perhaps just after the thread was given a call
                 return thread.given is not None
-            # If the thread is not idle, whoever woke it has taken it from the idle ones. This may happen just after its
-            # wait timed out: it then finds a call, and when idle again, the semaphore's token for that call.
+            # If the thread is not idle, it was taken from the idle ones when it was woken. This may happen just after
+            # its wait timed out: it then finds a call, and when idle again, the semaphore's token for that call.
             if thread in self._idle:
                 del self._idle[thread]
                 if not woken:

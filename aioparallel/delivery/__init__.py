@@ -1,15 +1,20 @@
-"""What leaves: produced records, dead letters, copies for retry topics.
+"""Sends what leaves the process: outputs of handlers, dead letters, copies for retry topics.
 
 ::
 
-    producer.py      the interface that a producing Kafka client must have; this room owns it
-    delivery.py      what one run needs of all this, put together and closed
-    outbox.py        what handlers return, on its way to the producer
-    results.py       the same as a stream, for ``async for``
-    dead_letters.py  the end of retries: to a topic, to a function
-    letters.py       a dead letter's headers, written and read
-    retry_topics.py  records that come back
-    topics_read.py   what is read: retry topics as well, own topics not
-    due_times.py     when they are due, whatever clocks say    pure
-    waiters.py       those who wait for room
+    producer.py      the interface that a producing Kafka client must implement
+    delivery.py      puts everything together for one run, and closes it
+    outbox.py        sends what handlers return to the producer
+    outputs.py       checks what handlers return
+    output_names.py  digests for outputs of one call with the same source      pure
+    results.py       results of handlers as a stream, for ``async for``
+    dead_letters.py  records that failed for good: to a topic, or to a function
+    letters.py       the headers of dead letters, written and read             pure
+    shrinking.py     dead letters that are too large for their topic           pure
+    cut_letters.py   counts and logs dead letters without all of their record
+    first_places.py  where a replayed record was first                         pure
+    retry_topics.py  records that come back from retry topics
+    due_times.py     when they are due, whatever the clocks say                pure
+    topics_read.py   which topics are read: retry topics as well, own topics not
+    waiters.py       waits for capacity, in order
 """

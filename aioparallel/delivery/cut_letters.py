@@ -1,4 +1,4 @@
-"""Dead letters without all of their record: counted, and told in the log."""
+"""Counts and logs dead letters that do not contain all of their record."""
 
 from __future__ import annotations
 
@@ -15,21 +15,20 @@ logger = logging.getLogger(__name__)
 
 
 class CutLetters:
-    """Those of one consumer, or one tracker."""
+    """The incomplete dead letters of one consumer or tracker."""
 
     def __init__(self) -> None:
         self.count = 0
-        """So far."""
 
     def note(self, record: Record[Any, Any], letter: Outgoing) -> None:
-        """One more. Told at the first and tenth, then at each hundredth."""
+        """Count one more. The first, the tenth and each hundredth are logged."""
         self.count += 1
         if self.count in (1, 10) or self.count % 100 == 0:
             logger.warning(
-                "%s: its dead letter in %s is without a part of it (%s), which the topic does not take: "
-                "`aioparallel dlq` reads that from where the record stands, while it does. To keep it, let the topic "
-                "take larger records (max.message.bytes), and the producer (max_request_size); or hold such records "
-                'with dead_letter_too_large="hold". %d so far',
+                "%s: its dead letter in %s lacks a part of the record (%s), because the topic does not accept a larger "
+                "one: `aioparallel dlq` reads the missing part from the record's own topic, as long as it is there. To "
+                "keep it, let the topic (max.message.bytes) and the producer (max_request_size) accept larger records; "
+                'or hold such records with dead_letter_too_large="hold". %d so far',
                 record.place,
                 letter.topic,
                 (dict(letter.headers).get(LeftOut.HEADER) or b"").decode(),

@@ -1,7 +1,8 @@
-"""Where records go whose retries have ended: the dead-letter topic, a function, or the next retry topic.
+"""Sends records whose retries have ended to the dead-letter topic, a function, or the next retry topic.
 
-While that is not possible the record stays *producing*, so incomplete and uncommitted, and is tried again for ever. One
-that is too large for the topic goes with less of it (:mod:`~aioparallel.delivery.shrinking`), as the policy says.
+Until that succeeds, the record stays *producing*, so incomplete and uncommitted, and is tried again for ever. If the
+record is too large for the topic, a part of it is left out (:mod:`~aioparallel.delivery.shrinking`), as the policy
+says.
 """
 
 from __future__ import annotations
@@ -33,25 +34,26 @@ __all__ = ["DeadLetters", "LetterBox"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between tries to put a record away: doubled each time.
+# Seconds between two tries to dead-letter a record, doubled each time.
 _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 30.0
-_CANCEL_GRACE = 0.5  # seconds a cancelled dead-letter function has to end
-_CALLS = 100  # records that dead-letter functions have, or wait to have again, at once
-_TRACEBACK_LENGTH = 4_000  # characters, the end of it
+_CANCEL_GRACE = 0.5  # seconds that a cancelled dead-letter function has to end
+_CALLS = 100  # the most records that dead-letter functions handle at once, those between two tries included
+_TRACEBACK_LENGTH = 4_000  # characters; of a longer traceback only the end is kept
 
 
 class LetterBox(Protocol):
-    """Takes letters for topics, as an :class:`~aioparallel.engine.sinks.OutputSink` takes outputs."""
+    """Sends dead letters to topics, as an :class:`~aioparallel.engine.sinks.OutputSink` sends outputs."""
 
     def room(self) -> Awaitable[None] | None:
-        """None when there is room for more, else what to await before asking again."""
+        """Return None if there is capacity for more, else what to await before asking again."""
 
     def deliver(self, record: Record[Any, Any], letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
-        """Let it leave, room or not."""
+        """Send it, even without capacity."""
 
 
 class DeadLetters:
-    """Puts records away. A :class:`~aioparallel.engine.sinks.DeadLetterSink`. Made within the running loop."""
+    """Dead-letters records. It is the :class:`~aioparallel.engine.sinks.DeadLetterSink` of a run. Make it within the
+    running loop."""
 
     def __init__(
         self,
@@ -66,29 +68,30 @@ class DeadLetters:
         self._waiters = Waiters()
         self._group_id = group_id
         self._outbox = outbox
-        self._timeout = timeout  # seconds one call of a dead-letter function may take
+        self._timeout = timeout  # seconds for one call of a dead-letter function
         self._tasks: set[asyncio.Task[None]] = set()
-        self._called: set[Record[Any, Any]] = set()  # what a function is to put away
+        self._called: set[Record[Any, Any]] = set()  # records of which a function is called, until it succeeds
         self._closed = False
         self._timers: dict[Record[Any, Any], asyncio.TimerHandle] = {}
         self.cut = CutLetters() if cut is None else cut
-        """Letters that are without a part of their record."""
+        """Dead letters that lack a part of their record."""
         self.undelivered: dict[Record[Any, Any], str] = {}
-        """Records that could not be put away so far, and why."""
+        """Records that could not be dead-lettered so far, and why."""
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
+        """Return None if there is capacity for more, else what to await before asking again."""
         if isinstance(self._policy.dead_letter, str | None):
             return self._outbox.room() if self._outbox is not None else None
-        # Retry topics share the bound of the calls then: both are few compared with outputs.
+        # The bound of the calls counts for retry topics as well: both are few compared with outputs.
         return None if len(self._called) < _CALLS else self._waiters.enter()
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
-        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
+        """Send the record to the retry topic, or to the policy's topic or function. Tries until it succeeds or the
+        source is dropped. ``done`` is called once, later."""
         where = retry_topic or self._policy.dead_letter
         assert where is not None
         if isinstance(where, str) and self._is_own_letter(record):
-            # Not within this call: whoever asked still writes down that the record is on its way.
+            # Not within this call: the caller has not finished with the record yet.
             self._timers[record] = asyncio.get_running_loop().call_later(0, self._leave_in_place, record, where, done)
         elif isinstance(where, str):
             due = None if retry_topic is None else steady_time() + self._policy.retry_topics[retry_topic]
@@ -99,8 +102,8 @@ class DeadLetters:
             self._call(_Call(where, record, error, done))
 
     def _is_own_letter(self, record: Record[Any, Any]) -> bool:
-        """Whether the record is a dead letter that this group has written: one more would be read again, without end.
-        What a retry topic holds has its history back, and is none."""
+        """Whether the record is a dead letter that this group has written. Another dead letter of it would be read and
+        written again without end. A record of a retry topic is not one."""
         if record._history is not None and record._history.is_restored:
             return False
         letter = read_letter(record)
@@ -109,8 +112,8 @@ class DeadLetters:
     def _leave_in_place(self, record: Record[Any, Any], where: str, done: Done) -> None:
         self._timers.pop(record, None)
         logger.warning(
-            "%s is a dead letter of this group already, and failed again: it is not written to %s once more, and stays "
-            "where it is. Leave its topic out of those that are read, or read it with another group",
+            "%s is a dead letter of this group already and failed again: it is not written to %s again, and stays "
+            "where it is. Do not read its topic, or read it with another group",
             record.place,
             where,
             extra={"action": "letter_of_a_letter", **coordinates(record)},
@@ -118,7 +121,8 @@ class DeadLetters:
         done(record, None)
 
     async def close(self) -> None:
-        """Try no more: what is not put away stays uncommitted. Functions that run are cancelled, and get a moment."""
+        """Stop all tries: records that are not dead-lettered stay uncommitted. Running functions are cancelled and get
+        half a second to end."""
         self._closed = True
         for timer in self._timers.values():
             timer.cancel()
@@ -153,7 +157,7 @@ class DeadLetters:
     ) -> None:
         is_too_large = isinstance(error, ProduceFailed) and error.too_large and record._source.current
         if is_too_large and (less := self.smaller(letter)) is not None:
-            # Not within this call: a long way of steps would be as many frames.
+            # Not within this call: each step would add frames to the stack.
             self._timers[record] = asyncio.get_running_loop().call_later(0, self._send, record, less, done, tries)
             return
         if is_too_large and error is not None and self._goes_on(letter):
@@ -166,26 +170,28 @@ class DeadLetters:
         if self._is_over(record, letter.topic, done, tries, error):
             return
         if isinstance(letter, SentLetter) and letter.whole is not None:
-            letter = letter.whole  # who lets the topic take larger ones may have mended it by then
-        # If the session goes meanwhile, the next try says so: a letter too many, at its next owner's as well.
+            letter = letter.whole  # the topic may accept larger records by then
+        # If the session is dropped meanwhile, the next try still writes, and notes the drop after that. The next owner
+        # of the partition may write the same dead letter again.
         self._timers[record] = asyncio.get_running_loop().call_later(
             _pause(tries), self._send, record, letter, done, tries + 1
         )
 
     def smaller(self, letter: Outgoing) -> SentLetter | None:
-        """With less in it, after it was refused for its size; None: it cannot be smaller. What goes to a retry topic is
-        handled from there, so all of the record stays in it."""
+        """Return a smaller dead letter after one was refused for its size; None: it cannot be smaller. A record in a
+        retry topic stays whole, because it is handled from there."""
         is_whole = letter.topic in self._policy.retry_topics
         return smaller(letter, "hold" if is_whole else self._policy.dead_letter_too_large)
 
     def _goes_on(self, letter: Outgoing) -> bool:
-        """Whether the record is for what follows the retry topics, when one of these does not take it for its size."""
+        """Whether a record that is too large for a retry topic ends as after the last retry topic."""
         return letter.topic in self._policy.retry_topics and self._policy.dead_letter_too_large != "hold"
 
     # -- a function -------------------------------------------------------------------------------------
 
-    # Each try is a task, and what comes next is up to nobody within it: the function may cancel its own task, or raise
-    # the CancelledError of something else, and its record would have nobody any more.
+    # Each try is a task, and the code after it runs in a callback of that task. The function may cancel its own task,
+    # or
+    # raise a foreign CancelledError. Code in the same task might then never run, and the record would be lost.
     def _call(self, call: _Call) -> None:
         self._timers.pop(call.record, None)
         task = asyncio.get_running_loop().create_task(
@@ -204,14 +210,14 @@ class DeadLetters:
             if self._called:
                 self._waiters.wake(1)
             else:
-                self._waiters.wake_all()  # who was woken before may be gone without having come
+                self._waiters.wake_all()  # a waiter that was woken before may have been cancelled
             return
         self._timers[call.record] = asyncio.get_running_loop().call_later(_pause(call.tries), self._call, call)
 
     # -- both -------------------------------------------------------------------------------------------
 
     def _is_over(self, record: Record[Any, Any], where: str, done: Done, tries: int, error: Exception | None) -> bool:
-        """Whether the record is put away, or nobody waits for it any more."""
+        """Return whether the record is dead-lettered, or its source is dropped. Otherwise log the error."""
         if error is None or not record._source.current:
             self.undelivered.pop(record, None)
             done(record, error)
@@ -219,8 +225,8 @@ class DeadLetters:
         self.undelivered[record] = f"{where}: {failure_of(error, 0).message}"
         logger.log(
             logging.ERROR if tries in (1, 10) or tries % 100 == 0 else logging.DEBUG,
-            "%s offset %d cannot be put away (try %d): %s: %s; it stays uncommitted, its key waits, and it is tried "
-            "again",
+            "%s offset %d cannot be dead-lettered (try %d): %s: %s; it stays uncommitted, its key waits, and it is "
+            "tried again",
             record.topic_partition,
             record.offset,
             tries,
@@ -232,18 +238,18 @@ class DeadLetters:
 
 
 def _of_handler(done: Done, error: Exception) -> Done:
-    """What follows the retry topics is told what the handler has failed with."""
+    """Report the handler's error, not the producer's, if the retry topic does not accept the record."""
 
-    def told(record: Record[Any, Any], outcome: Exception | None) -> None:
+    def report(record: Record[Any, Any], outcome: Exception | None) -> None:
         done(record, Unfit(error) if isinstance(outcome, Unfit) else outcome)
 
-    return told
+    return report
 
 
 def _log_unfit(record: Record[Any, Any], topic: str, error: Exception) -> None:
     logger.warning(
-        "%s: it is too large for the retry topic %s with the headers that it gets there, so it goes at once to what "
-        "follows the retry topics: %s",
+        "%s: it is too large for the retry topic %s with the headers that it gets there, so it ends at once as after "
+        "the last retry topic: %s",
         record.place,
         topic,
         error,
@@ -252,7 +258,7 @@ def _log_unfit(record: Record[Any, Any], topic: str, error: Exception) -> None:
 
 
 class _Call:
-    """A record that a function is to put away, try by try."""
+    """The calls of a dead-letter function for one record."""
 
     __slots__ = ("_error", "_function", "_has_returned", "done", "name", "record", "tries")
 
@@ -266,14 +272,14 @@ class _Call:
         self.tries = 0
 
     async def run(self, timeout: float) -> None:
-        """One try."""
+        """Call the function once."""
         self.tries += 1
         async with asyncio.timeout(timeout):
             await self._function(self.record, self._error)
-            self._has_returned = True  # whatever it did to its task
+            self._has_returned = True  # counts even if it has cancelled its task
 
     def failure_in(self, task: asyncio.Task[None]) -> Exception | None:
-        """What the try has failed with that this task was; None when the record is put away."""
+        """Return the error of a call, given its task; None if it succeeded."""
         error = asyncio.CancelledError() if task.cancelled() else task.exception()
         if self._has_returned or error is None:
             return None

@@ -1,4 +1,4 @@
-"""What one run needs to let records leave: a producer, the outbox, dead letters. Put together and closed here."""
+"""Puts producer, outbox and dead letters of one run together, and closes them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from aioparallel.records import Record
 
 __all__ = ["Delivery", "failure_topics"]
 
-# Seconds for what is still unacknowledged when everything else has ended.
+# Seconds for unacknowledged outputs when everything else has ended.
 _LAST_ACKNOWLEDGEMENTS = 2.0
 
 
 class Delivery:
-    """Connects only when something is to be produced, or when a topic of the failure policy is to be checked.
+    """Connects only to send an output, or to check a topic of the failure policy.
 
-    ``producer``: None where the consumer's client is not Kafka's own and no producer was given with it.
-    ``output_sink``, ``letters``: where outputs and dead letters go; None: to the producer at once.
+    ``producer``: None if the consumer has a custom client and no producer. ``output_sink``, ``letters``: where outputs
+    and dead letters go; None: directly to the producer.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class Delivery:
         self._group_id = group_id
         self._dead_letters: DeadLetters | None = None
         self.cut = CutLetters()
-        """Dead letters that are without a part of their record."""
+        """Dead letters that lack a part of their record."""
         if producer is not None and output_sink is None:
             output_sink = letters = Outbox(producer, options.producing)
         self.output_sink = output_sink
@@ -51,11 +51,11 @@ class Delivery:
         self._letters = letters
         if producer is None and failure_topics(options.failures):
             raise ConfigurationError(
-                "producer", None, "dead letters and retry topics need one beside a client of your own: producer=..."
+                "producer", None, "dead letters and retry topics need a producer if you pass a client: producer=..."
             )
 
     async def check(self, servers: str) -> None:
-        """Connect, and see that the topics of the failure policy exist. Raises TopicNotFound, or what connecting
+        """Connect, and check that the topics of the failure policy exist. Raises TopicNotFound, and what connecting
         raises."""
         topics = failure_topics(self._options.failures)
         if self._producer is None or not topics:
@@ -67,7 +67,8 @@ class Delivery:
             raise TopicNotFound(missing, servers, topics)
 
     def dead_letter_sink(self) -> DeadLetters | None:
-        """Made within the running loop, once a run."""
+        """Make the sink for dead letters; None if there are none. Call it once for each run, within the running
+        loop."""
         failures = self._options.failures
         if self._letters is None and failures.dead_letter is None:
             return None
@@ -77,21 +78,21 @@ class Delivery:
 
     @property
     def undelivered(self) -> Mapping[Record[Any, Any], str]:
-        """Records that cannot be put away, and why."""
+        """Records that cannot be dead-lettered, and why."""
         return self._dead_letters.undelivered if self._dead_letters is not None else {}
 
     @property
     def outputs(self) -> Sequence[BrokerOutputs]:
-        """What is not acknowledged yet, by broker."""
+        """Unacknowledged outputs, by broker."""
         return () if self._producer is None else self._producer.outputs()
 
     @property
     def problems(self) -> Sequence[Problem]:
-        """What is wrong with the producer."""
+        """Health problems of the producer."""
         return () if self._producer is None else self._producer.problems()
 
     async def close(self) -> None:
-        """After the last drain: fail what is not acknowledged, disconnect."""
+        """Fail unacknowledged outputs, and disconnect. Call it after the last drain."""
         try:
             if self._dead_letters is not None:
                 await self._dead_letters.close()
@@ -101,7 +102,7 @@ class Delivery:
 
 
 def failure_topics(failures: FailurePolicy) -> dict[str, str]:
-    """The topics that a failure policy writes to, and what each is for."""
+    """Return the topics that a failure policy writes to, and the purpose of each."""
     topics = dict.fromkeys(failures.retry_topics, "a retry topic of FailurePolicy")
     if isinstance(failures.dead_letter, str):
         topics[failures.dead_letter] = "FailurePolicy(dead_letter=)"

@@ -1,8 +1,9 @@
 """When a record of a retry topic is due. Pure; times are seconds since the epoch.
 
-Its header says when, by the clock of whoever wrote it, and that may be wrong. So may its timestamp, which is the same
-clock's, or the broker's where the topic has LogAppendTime. The reader knows by its own clock between which two moments
-the record was written: it is due after the delay from some moment between them, and no clock of others changes that.
+The record's header has the time by the clock of the process that wrote it, which may be wrong. The timestamp may be
+wrong as well: it is from the same clock, or from the broker's if the topic has LogAppendTime. But the reader knows two
+moments by its own clock, between which the record was written. So the record is due one delay after some moment between
+them, whatever other clocks say.
 """
 
 from __future__ import annotations
@@ -11,12 +12,14 @@ __all__ = ["due_at"]
 
 
 def due_at(due: float, timestamp: float, delay: float, seen: float, absent: float) -> float:
-    """``due``: what the header says. ``timestamp``: the record's; less than 0: it has none. ``delay``: the topic's, as
-    the options of the reader have it. ``seen``: when the reader read it. ``absent``: when it had read the log to its
-    end, and the record was not there; ``-inf``: it never had.
+    """Return when the record is due.
 
-    Of header and timestamp the later one counts: a clock that is behind takes no delay away where the other tells
-    better. The result is within ``absent + delay`` and ``seen + delay``.
+    ``due``: the time in the header. ``timestamp``: of the record; negative: it has none. ``delay``: seconds, of the
+    topic, from the reader's options. ``seen``: when the reader read the record. ``absent``: when the reader had read
+    the log to its end, without this record; ``-inf``: never.
+
+    The later one of header and timestamp counts, so one clock that is slow does not shorten the delay. The result is
+    between ``absent + delay`` and ``seen + delay``.
     """
-    told = due if timestamp < 0 else max(due, timestamp + delay)
-    return min(max(told, absent + delay), seen + delay)
+    stated = due if timestamp < 0 else max(due, timestamp + delay)
+    return min(max(stated, absent + delay), seen + delay)

@@ -1,8 +1,7 @@
-"""Where a record stood first, also after it was sent back from a dead-letter topic: a header that a replay writes.
+"""Where a record was first, even after a replay from a dead-letter topic. A replay writes this into a header.
 
-``aioparallel.replayed.origin`` is ``topic partition offset timestamp checksum``, the last a CRC-32 of key and value. A
-record that was made of another may have that one's headers, and is not the same: so the header counts only beside the
-bytes that it was written for.
+``aioparallel.replayed.origin`` is ``topic partition offset timestamp checksum``. The checksum is a CRC-32 of key and
+value. A handler may copy the headers of one record to another, so the header counts only if the checksum matches.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _PARTS: Final = 5
 
 
 def first_place(record: Record[Any, Any]) -> Origin:
-    """Before retry topics, and before all replays."""
+    """Return where a record was before retry topics and all replays."""
     for name, value in record.headers:
         if name == REPLAYED_ORIGIN and value is not None:
             found = _read(value, checksum_of(record.raw_key, record.raw_value))
@@ -29,7 +28,7 @@ def first_place(record: Record[Any, Any]) -> Origin:
 
 
 def replayed_origin(record: Record[Any, Any], letter: Letter) -> tuple[str, bytes | None]:
-    """The header of a record that is sent back: the one it has, or a new one."""
+    """Return the header for a record that is replayed: the one that it has, or a new one."""
     checksum = checksum_of(record.raw_key, record.raw_value)
     for header in record.headers:
         if header[0] == REPLAYED_ORIGIN and header[1] is not None and _read(header[1], checksum) is not None:
@@ -49,7 +48,7 @@ def _read(value: bytes, checksum: int) -> Origin | None:
 
 
 def checksum_of(key: object, value: object) -> int:
-    """A CRC-32 of the bytes of both."""
+    """Return a CRC-32 of the bytes of key and value."""
     checksum = 0
     for part in (key, value):
         held = part if isinstance(part, bytes) else b""

@@ -1,10 +1,10 @@
 """The headers of dead letters and of records in retry topics. Pure.
 
-Every header name begins with ``aioparallel.``; values are UTF-8 text, numbers in decimal. They stand behind the
-record's own headers, which are unchanged, as are key and value.
+Every header name begins with ``aioparallel.``; values are UTF-8 text, numbers are decimal. These headers come after the
+record's own headers. The own headers, key and value are unchanged.
 
 ======================================  ==============================================================
-``aioparallel.origin.topic``            where the record stood first
+``aioparallel.origin.topic``            where the record was first
 ``aioparallel.origin.partition``
 ``aioparallel.origin.offset``
 ``aioparallel.origin.timestamp``        its timestamp there, milliseconds since the epoch; -1: it had none
@@ -16,26 +16,27 @@ record's own headers, which are unchanged, as are key and value.
 ``aioparallel.error.message``           its text, cut after 1,000 characters
 ``aioparallel.error.traceback``         its traceback, of a long one the last 4,000 characters
 ``aioparallel.retry.due``               in retry topics only: not before, milliseconds since the epoch
-``aioparallel.left.out``                in dead letters only: what of the record is not in it, see below
-
-A record that is too large with all of these is without some of its parts: ``aioparallel.left.out`` names each with its
-bytes in the record, ``value=1048500 kept=0 key=12 headers=300 checksum=3735928559``. ``kept``: so many bytes of the
-value, the first ones, are in the letter. ``headers``: bytes of the record's own headers that are not. ``checksum``:
-CRC-32 of the record's key and value, as in :mod:`~aioparallel.delivery.first_places`. A value that is left out is
-empty, and a key is missing.
-======================================  =======================================================
-Such a name is written as a text, ``\\xffa``, for a letter that nobody can read would help nobody; who sends the letter
-back gives the record its bytes again.
-
-A letter that is sent back carries none of these, and two more where it has coordinates of a source
-(:mod:`aioparallel.coordinates`), so that it is not taken for a copy of what was handled before:
-
-======================================  ==============================================================
-``aioparallel.replayed``                where the letter stood: topic, partition and offset
-``aioparallel.replayed.group``          the group that had given up on it: for others it is a copy
+``aioparallel.left.out``                in dead letters only: which parts of the record are missing, see below
+``aioparallel.raw_names``               names of own headers that are no UTF-8, as hex bytes, by position
 ======================================  ==============================================================
 
-Those stay with the record through retry topics, which have seen it before as well.
+If the record with all these headers is too large, parts of it are left out. ``aioparallel.left.out`` has the size of
+each missing part in bytes: ``value=1048500 kept=0 key=12 headers=300 checksum=3735928559``. ``kept``: how many bytes of
+the value, from its beginning, are in the dead letter. ``headers``: bytes of the missing own headers. ``checksum``:
+CRC-32 of the record's key and value, as in :mod:`~aioparallel.delivery.first_places`. A missing value is empty, a
+missing key is null.
+
+A header name that is no UTF-8 is written as readable text, for example ``\\xffa``. A replay restores its bytes.
+
+A record that is replayed has none of these headers. If it has coordinates of a source (:mod:`aioparallel.coordinates`),
+it gets two others, so that deduplication does not take it for a copy of a handled record:
+
+======================================  ==============================================================
+``aioparallel.replayed``                where the dead letter was: topic, partition and offset
+``aioparallel.replayed.group``          the group that gave up on it: for other groups it is a copy
+======================================  ==============================================================
+
+The record keeps these two in retry topics.
 """
 
 from __future__ import annotations
@@ -86,24 +87,24 @@ _RAW_NAMES = "aioparallel.raw_names"
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """What of the record is not in its letter. None: all of that part is."""
+    """Which parts of the record are missing in its dead letter. None: the part is complete."""
 
     HEADER: ClassVar[str] = "aioparallel.left.out"
 
     value: int | None
-    """Bytes of the record's value."""
+    """Size of the record's value in bytes."""
     kept: int
-    """And so many of them, the first ones, are there."""
+    """How many bytes of the value, from its beginning, are there."""
     key: int | None
-    """Bytes of its key."""
+    """Size of its key in bytes."""
     headers: int | None
-    """Bytes of those of its own headers that are not there."""
+    """Size of its missing own headers in bytes."""
     checksum: int
-    """Of its key and value."""
+    """CRC-32 of its key and value."""
 
     @property
     def is_something(self) -> bool:
-        """Whether anything is left out."""
+        """Whether any part is missing."""
         return (self.value, self.key, self.headers) != (None, None, None)
 
     def __str__(self) -> str:
@@ -119,23 +120,24 @@ class LeftOut:
 
 
 class Letter(NamedTuple):
-    """What the headers tell of a record that failed."""
+    """What the headers of a dead letter, or of a record in a retry topic, say."""
 
     origin: Origin
     group: str
     attempts: int
     first: Failure
-    """First failure: only its time is written, type and message are those of the last."""
+    """The first failure. Only its time is stored; type and message are those of the last one."""
     last: Failure
     traceback: str
     due: float | None = None
-    """In a retry topic: not before, seconds since the epoch."""
+    """In a retry topic: when the record is due, seconds since the epoch."""
     left_out: LeftOut | None = None
-    """What of the record is not in it; None: all of it is. Written by :func:`with_left_out`."""
+    """The missing parts of the record; None: it is complete. Written by :func:`with_left_out`."""
 
 
 def write_letter(headers: Headers, letter: Letter) -> Headers:
-    """The record's own ``headers`` with the letter's behind; those of an earlier letter are replaced."""
+    """Return the record's own ``headers`` with those of the dead letter after them. Headers of an earlier dead letter
+    are replaced."""
     origin = letter.origin
     texts: list[tuple[str, str]] = [
         (ORIGIN_TOPIC, origin.topic),
@@ -156,17 +158,17 @@ def write_letter(headers: Headers, letter: Letter) -> Headers:
     if raw := [(place, found) for place, (name, _) in enumerate(own) if (found := raw_name(name)) is not None]:
         texts.append((_RAW_NAMES, " ".join(f"{place}={name.hex()}" for place, name in raw)))
         own = tuple((readable_name(name), value) for name, value in own)
-    # A text of the user's may hold lone surrogates, which UTF-8 cannot.
+    # A text from the user may contain lone surrogates, which UTF-8 cannot encode.
     return (*own, *((name, text.encode("utf-8", "replace")) for name, text in texts))
 
 
 def without_texts(headers: Headers) -> Headers:
-    """The same letter with empty message and traceback: where the whole one is too large."""
+    """Return the headers with an empty error message and traceback, because the dead letter is too large."""
     return tuple((name, b"" if name in (_ERROR_MESSAGE, _ERROR_TRACEBACK) else value) for name, value in headers)
 
 
 def without_headers(headers: Headers, numbers: Collection[int]) -> Headers:
-    """The same letter's without some of the record's own, by number."""
+    """Return the headers without some of the record's own, given their positions."""
     places = {before: now for now, before in enumerate(n for n in range(len(headers)) if n not in numbers)}
     return tuple(
         (name, _with_places(value, places) if name == _RAW_NAMES and value is not None else value)
@@ -175,25 +177,26 @@ def without_headers(headers: Headers, numbers: Collection[int]) -> Headers:
     )
 
 
-def _with_places(told: bytes, places: Mapping[int, int]) -> bytes:
-    parts = [part.partition("=") for part in told.decode().split()]
+def _with_places(names: bytes, places: Mapping[int, int]) -> bytes:
+    parts = [part.partition("=") for part in names.decode().split()]
     return " ".join(f"{places[int(place)]}={name}" for place, _, name in parts if int(place) in places).encode()
 
 
 def with_left_out(headers: Headers, left_out: LeftOut) -> Headers:
-    """The same letter's, which says what is not in it."""
+    """Return the headers with one more, which names the missing parts."""
     parts = {"value": left_out.value, "kept": left_out.kept, "key": left_out.key, "headers": left_out.headers}
-    told = [f"{name}={size}" for name, size in parts.items() if size is not None]
-    return (*headers, (LeftOut.HEADER, " ".join([*told, f"checksum={left_out.checksum}"]).encode()))
+    sizes = [f"{name}={size}" for name, size in parts.items() if size is not None]
+    return (*headers, (LeftOut.HEADER, " ".join([*sizes, f"checksum={left_out.checksum}"]).encode()))
 
 
 def is_of_letter(name: str) -> bool:
-    """Whether a header is the letter's, and not the record's own. That it was sent back before is its own."""
+    """Return whether a header belongs to a dead letter, not to the record itself. Headers of a replay belong to the
+    record."""
     return name not in _OWN and name.startswith(PREFIX)
 
 
 def original_headers(headers: Headers) -> Headers:
-    """The headers without those of a letter."""
+    """Return the record's own headers, with their original names."""
     own = tuple(header for header in headers if not is_of_letter(header[0]))
     for name, value in headers:
         if name == _RAW_NAMES and value is not None:
@@ -201,10 +204,10 @@ def original_headers(headers: Headers) -> Headers:
     return own
 
 
-def _with_raw_names(headers: Headers, told: bytes) -> Headers:
-    """With the names that they had, as far as that can be read."""
+def _with_raw_names(headers: Headers, raw_names: bytes) -> Headers:
+    """Restore original header names. Damaged ``raw_names`` change nothing."""
     names: dict[int, str] = {}
-    for one in told.decode("utf-8", "replace").split():
+    for one in raw_names.decode("utf-8", "replace").split():
         place, _, name = one.partition("=")
         try:
             names[int(place)] = bytes.fromhex(name).decode("utf-8", "surrogateescape")
@@ -214,7 +217,7 @@ def _with_raw_names(headers: Headers, told: bytes) -> Headers:
 
 
 def read_letter(record: Record[Any, Any]) -> Letter | None:
-    """What the record's headers tell; None when it is no letter of ours, or a damaged one."""
+    """Read the dead-letter headers of a record; None if it has none, or damaged ones."""
     found = {name: value.decode("utf-8", "replace") for name, value in record.headers if value and _is_ours(name)}
     try:
         error = found[_ERROR_TYPE], found.get(_ERROR_MESSAGE, "")
@@ -244,7 +247,7 @@ def _left_out(text: str) -> LeftOut:
 
 
 def _timestamp(text: str) -> int:
-    # Letters of records without one, which only message format 0 has, held this word once.
+    # Old dead letters of records without a timestamp (message format 0) have this word.
     return -1 if text == "None" else int(text)
 
 

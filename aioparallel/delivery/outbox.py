@@ -1,8 +1,8 @@
-"""The outbox: what handlers return, on its way to the brokers.
+"""The outbox: sends what handlers return to the brokers.
 
-A record is *producing* from the handler's end until the last of its outputs is acknowledged: its worker is free, its
-lane is closed. So the outputs of one lane keep the order of its records whatever fails in between, and a lane makes
-one record per round trip to the broker, while others use the wait.
+A record is *producing* from the end of its handler until its last output is acknowledged. Its worker is free, but its
+lane is closed. So the outputs of a lane keep the order of its records, whatever fails in between. A lane completes one
+record per round trip to the broker, and other lanes use the time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["Outbox"]
 
 
 class _Sent(PendingOutput):
-    """An output that was sent by itself, and the record whose only one it is."""
+    """The only output of a record, which is sent by itself."""
 
     __slots__ = ("listener", "outbox", "record", "size")
 
@@ -42,7 +42,7 @@ class _Sent(PendingOutput):
         outbox = self.outbox
         if outbox.on_produced is not None:
             tell(outbox.on_produced, self.record, self.output, place)
-        # They come by hundreds, a whole batch at once: the engine is told when that is through.
+        # A whole batch is acknowledged at once, often hundreds of outputs: report them to the engine together.
         if not outbox.acknowledged:
             asyncio.get_running_loop().call_soon(outbox.end_acknowledged)
         outbox.acknowledged.append(self)
@@ -53,7 +53,8 @@ class _Sent(PendingOutput):
 
 
 class Outbox:
-    """Counts what is not acknowledged, sends through one producer. An :class:`~aioparallel.engine.sinks.OutputSink`."""
+    """Sends outputs through one producer and counts unacknowledged bytes. An
+    :class:`~aioparallel.engine.sinks.OutputSink`."""
 
     is_exact = False
 
@@ -63,27 +64,27 @@ class Outbox:
         self._bound = options.max_unacknowledged_bytes
         self._waiters = Waiters()
         self.unacknowledged_bytes = 0
-        """Of outputs sent and not acknowledged, with what they cost beside their bytes."""
+        """Bytes of unacknowledged outputs, with their overhead."""
         self.acknowledged: list[_Sent] = []
-        """And not told yet."""
+        """Acknowledged outputs that are not reported to the engine yet."""
 
     def offer(self, record: Record[Any, Any], value: object, listener: DeliveryListener) -> Offered | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Send a single output at once, if there is capacity."""
         if type(value) is not Outgoing or self.unacknowledged_bytes >= self._bound:
             return None
         try:
             value.check()
         except TypeError:
-            return None  # deliver() comes next, and tells it
+            return None  # deliver() follows and reports it
         self._send_one(record, value, listener)
         return Offered.LEAVING
 
     def collect(self, record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Return the outputs in a value; None if there are none. Raises InvalidOutput."""
         return outputs_in(record, value)
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Return None if there is capacity, else what to await before asking again."""
         if self.unacknowledged_bytes < self._bound:
             return None
         return self._waiters.enter()
@@ -95,7 +96,7 @@ class Outbox:
         listener: DeliveryListener,
         together: Sequence[Record[Any, Any]] = (),
     ) -> None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Send the outputs of a record, even without capacity."""
         outputs = cast("Sequence[Outgoing]", collected)
         if (changed := changed_since(record, outputs)) is not None:
             asyncio.get_running_loop().call_soon(listener.undelivered, record, changed)
@@ -113,10 +114,10 @@ class Outbox:
         self.unacknowledged_bytes += size
         self._producer.send_one(_Sent(self, record, output, size, listener))
 
-    # -- what became of it ------------------------------------------------------------------------------
+    # -- delivery results -------------------------------------------------------------------------------
 
     def end_acknowledged(self) -> None:
-        """Tell the engine of a batch."""
+        """Report acknowledged outputs to the engine."""
         acknowledged, self.acknowledged = self.acknowledged, []
         self.ended(sum([sent.size for sent in acknowledged]), len(acknowledged))
         records: defaultdict[DeliveryListener, list[Record[Any, Any]]] = defaultdict(list)
@@ -143,9 +144,10 @@ class Outbox:
         self.ended(size, 1)
 
     def ended(self, size: int, records: int) -> None:
-        """So many bytes of so many records are not on their way any more."""
+        """Subtract the bytes of acknowledged or failed outputs, and wake waiters. ``records``: how many records had
+        them."""
         self.unacknowledged_bytes -= size
         if self.unacknowledged_bytes:
-            self._waiters.wake(records)  # a record less makes room for one more
+            self._waiters.wake(records)
         else:
             self._waiters.wake_all()

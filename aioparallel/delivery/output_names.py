@@ -1,10 +1,10 @@
-"""Outputs of one call that name the same source are told apart by a digest. Pure.
+"""Adds digests to the outputs of one call that name the same source. Pure.
 
-Two records of one topic whose headers name the same source are copies for :class:`~aioparallel.policies.Deduplicate`.
-A handler that makes several records of one, and passes on its headers or adds ``source_headers(record)`` to each, would
-write such records. So each of them gets a header ``src-digest``, made of its key, value and headers, and of its place
-among outputs that are equal in all of these. A second call with the same outputs, in any order, gives the same digests;
-other outputs have other digests, so they are repeated and never lost.
+Two records of one topic whose headers name the same source are copies for :class:`~aioparallel.policies.Deduplicate`. A
+handler may make several outputs from one record, and pass on its headers or add ``source_headers(record)`` to each.
+Deduplication would drop all but one of them. So each gets a header ``src-digest``, made from its key, value and
+headers. Outputs that are equal in all of these are numbered as well. A second call with the same outputs, in any order,
+gives the same digests. Different outputs have different digests, so they may be duplicated but are never lost.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from typing import Final
 from aioparallel.coordinates import Coordinates, coordinates_of, with_digest
 from aioparallel.records import Outgoing
 
-__all__ = ["told_apart"]
+__all__ = ["with_digests"]
 
 _DIGEST_BYTES: Final = 8
 
 
-def told_apart(outputs: Sequence[Outgoing]) -> Sequence[Outgoing]:
-    """The outputs of one call, in their order. Those whose topic and source another one has, too, are copies with a
-    ``src-digest`` of their own; the others are the same objects."""
+def with_digests(outputs: Sequence[Outgoing]) -> Sequence[Outgoing]:
+    """Return the outputs of one call in their order. Outputs with the same topic and source as another one are replaced
+    by copies with a ``src-digest``."""
     if len(outputs) < 2:
         return outputs
     try:
         names = [_name(output) for output in outputs]
     except TypeError:
-        return outputs  # one was changed after it was made, which is reported where it is sent
+        return outputs  # one was changed after it was made; sending it reports that
     counts = Counter(name for name in names if name is not None)
     if len(counts) == sum(counts.values()):
         return outputs
@@ -58,7 +58,7 @@ def _name(output: Outgoing) -> tuple[str, Coordinates] | None:
 def _digest(output: Outgoing, place: int) -> str:
     hashed = blake2b(digest_size=_DIGEST_BYTES)
     for part in _parts(output, place):
-        # With its length: ("ab", "c") and ("a", "bc") differ.
+        # The length is included, so that ("ab", "c") and ("a", "bc") differ.
         hashed.update(b"-" if part is None else b"%d:%b" % (len(part), part))
     return hashed.hexdigest()
 

@@ -1,4 +1,4 @@
-"""What handlers return, looked at: which outputs are in it, whether they may leave, what they take."""
+"""Checks what handlers return: the outputs in it, whether they are valid, and their size."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
-from aioparallel.delivery.output_names import told_apart
+from aioparallel.delivery.output_names import with_digests
 from aioparallel.errors import InvalidOutput
 from aioparallel.policies import OnProduced
 from aioparallel.records import Outgoing, Produced, Record
@@ -18,11 +18,11 @@ __all__ = ["changed_since", "outputs_in", "size_of", "tell"]
 logger = logging.getLogger(__name__)
 
 _OVERHEAD: Final = 256
-"""Bytes that an output costs beside its own: objects, its place in a batch."""
+"""Bytes of overhead for each output: Python objects, its entry in a batch."""
 
 
 def outputs_in(record: Record[Any, Any], value: object) -> Sequence[Outgoing] | None:
-    """The outputs that a handler has returned for this record, none of them named like another; None: there are none.
+    """Return the outputs that a handler returned for this record, with digests where needed; None if there are none.
     Raises InvalidOutput."""
     if isinstance(value, Outgoing):
         return (value,)
@@ -34,11 +34,11 @@ def outputs_in(record: Record[Any, Any], value: object) -> Sequence[Outgoing] | 
     for output in outputs:
         if not isinstance(output, Outgoing):
             raise _wrong(record, f"{kind_of(value)} with {kind_of(output)} in it")
-    return told_apart(cast("list[Outgoing]", outputs)) or None
+    return with_digests(cast("list[Outgoing]", outputs)) or None
 
 
 def changed_since(record: Record[Any, Any], outputs: Iterable[Outgoing]) -> InvalidOutput | None:
-    """They were right when they were made, and may have been changed since."""
+    """Return an error if an output was changed after it was made, and is invalid now."""
     try:
         for output in outputs:
             output.check()
@@ -48,7 +48,7 @@ def changed_since(record: Record[Any, Any], outputs: Iterable[Outgoing]) -> Inva
 
 
 def size_of(output: Outgoing) -> int:
-    """Bytes it takes until it is acknowledged."""
+    """Return the bytes that count until the output is acknowledged."""
     size = _OVERHEAD + (len(output.value) if output.value is not None else 0)
     if output.key is not None:
         size += len(output.key)
@@ -58,12 +58,12 @@ def size_of(output: Outgoing) -> int:
 
 
 def tell(on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
-    """Call it; nothing comes of what it raises."""
+    """Call ``on_produced``. An error is logged and otherwise ignored."""
     try:
         on_produced(record, output, place)
     except RAISED:
         logger.exception(
-            "on_produced failed for the output of %s at %s-%d offset %d, which stands there all the same",
+            "on_produced failed for the output of %s at %s-%d offset %d; the output is written in any case",
             record,
             place.topic,
             place.partition,
@@ -75,6 +75,6 @@ def tell(on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, pl
 def _wrong(record: Record[Any, Any], found: str) -> InvalidOutput:
     return InvalidOutput(
         f"the handler returned {found} for {record.topic_partition} offset {record.offset}: it may return None, an "
-        "Outgoing, or an iterable of them; to get other results use `async for result in consumer.results(handler)`",
+        "Outgoing, or an iterable of them; for other results use `async for result in consumer.results(handler)`",
         found,
     )

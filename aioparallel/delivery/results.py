@@ -1,4 +1,4 @@
-"""The results of a handler as a stream, for ``async for``."""
+"""Results of handlers as a stream, for ``async for``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Result(NamedTuple, Generic[T]):
 
 
 class _Boxed(NamedTuple):
-    """So that None, too, is a result."""
+    """A result, so that None is one as well."""
 
     value: object
 
@@ -33,8 +33,8 @@ class _Boxed(NamedTuple):
 class ResultStream(Generic[T]):
     """Holds results until they are read. An :class:`~aioparallel.engine.sinks.OutputSink`.
 
-    A record completes when the reader asks for the result after its own: then it is through with it. Until then it is
-    *producing*: its lane waits. ``bound``: results not read yet, at which handlers that have ended wait.
+    A record is complete when the reader asks for the next result, because it has processed this one. Until then the
+    record is *producing*, and its lane waits. ``bound``: with so many unread results, ended handlers wait.
     """
 
     is_exact = False
@@ -51,26 +51,26 @@ class ResultStream(Generic[T]):
     # -- the engine's side ------------------------------------------------------------------------------
 
     def boxed(self, handler: Handler) -> Handler:
-        """The handler, such that whatever it returns is a result."""
+        """Wrap the handler so that any value that it returns is a result."""
         handle = coroutine_handler(handler)
 
         async def boxed(record: Record[Any, Any]) -> object:
             value = await handle(record)
-            # A deferred record's result is what it is completed with.
+            # The result of a deferred record is the value with which it is completed.
             return value if record._history is not None and record._history.deferral is not None else _Boxed(value)
 
         return boxed
 
     def offer(self, record: Record[Any, Any], value: object, listener: DeliveryListener) -> Offered | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Return None: every result goes through :meth:`deliver`."""
         return None
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`. What a deferral was completed with is not boxed yet."""
+        """Return the value as a result. The value of a completed deferral is not boxed yet."""
         return value if type(value) is _Boxed else _Boxed(value)
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Return None if there is capacity for one more result, else what to await before asking again."""
         if len(self._results) < self._bound or self._closed:
             return None
         return self._waiters.enter()
@@ -82,7 +82,7 @@ class ResultStream(Generic[T]):
         listener: DeliveryListener,
         together: Sequence[Record[Any, Any]] = (),
     ) -> None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Add a result for the reader."""
         if self._closed:
             asyncio.get_running_loop().call_soon(listener.undelivered, record, Abandoned())
             return
@@ -92,7 +92,7 @@ class ResultStream(Generic[T]):
     # -- the reader's side ------------------------------------------------------------------------------
 
     async def next(self) -> Result[T] | None:
-        """Complete the record of the result read before, and wait for the next result. None when there will be none."""
+        """Complete the record of the previous result, and wait for the next result. None: the stream has ended."""
         if self._with_reader is not None:
             (result, listener), self._with_reader = self._with_reader, None
             listener.delivered((result.record,))
@@ -109,12 +109,13 @@ class ResultStream(Generic[T]):
         return self._with_reader[0]
 
     def end(self) -> None:
-        """The run has ended: nothing is added any more."""
+        """End the stream after the results that are already there."""
         self._ended = True
         self._arrived.set()
 
     def close(self) -> None:
-        """Nobody reads any more. The result that was read last does not complete either: its reader may have failed."""
+        """Abandon all unread results. The result that was read last does not complete either, because its reader may
+        have failed."""
         self._closed = True
         unread = list(self._results)
         self._results.clear()

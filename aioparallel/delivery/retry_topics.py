@@ -1,4 +1,4 @@
-"""The extension that reads retry topics: records get their history back, and wait until they are due."""
+"""The extension that reads retry topics: it restores the history of records, and parks them until they are due."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class RetryTopics(Extension):
     """Restores the history of a record from its headers before it runs, and parks the record until it is due. A record
     without these headers runs like any other.
 
-    ``delays``: seconds, by topic. ``arrival_of``: when a record was read, and when it was not in its log yet; see
-    :func:`~.due_times.due_at`.
+    ``delays``: seconds, by topic. ``arrival_of``: returns ``seen`` and ``absent`` of :func:`~.due_times.due_at` for a
+    record.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class RetryTopics(Extension):
 
     def may_attempt(self, record: Record[Any, Any]) -> None:
         """Restore the history. Raises NotDue."""
-        # It may have a history without having been looked at: where it went back behind another.
+        # A record that was put back behind another one has a history, although it was not restored yet.
         if record.topic in self._delays and (record._history is None or not record._history.is_restored):
             letter = read_letter(record)
             if letter is not None:
@@ -52,7 +52,7 @@ class RetryTopics(Extension):
 
 
 def origin_topic(record: Record[Any, Any]) -> str | None:
-    """Where a record of a retry topic stood first; None: it does not say."""
+    """Return the topic in which a record of a retry topic was first; None: unknown."""
     if record._history is not None and record._history.is_restored:
         return record.origin.topic
     letter = read_letter(record)

@@ -1,10 +1,10 @@
-"""Dead letters that are too large for their topic: the same letter with less in it, step by step. Pure.
+"""Makes dead letters smaller that are too large for their topic, step by step. Pure.
 
-The headers of a letter take some hundred bytes, and its error as many thousand: a record just below the limit of its
-own topic is above it as a letter. What a topic takes is known to its brokers alone, so a letter that was refused for
-its size is sent again with less. First without the texts of its error; then the largest of its parts goes, most often
-the value, then the next one. What is left out is named in a header, with a checksum of the record, by which the whole
-of it is known again where it stands (:mod:`aioparallel.cli.dlq.sources`).
+The headers of a dead letter take some hundred bytes, its error texts up to a few thousand. So a record just below the
+limit of its own topic may exceed the limit as a dead letter. Only the brokers know that limit, so a refused dead letter
+is sent again with less in it. The first step removes the error texts. The next steps remove the largest part, most
+often the value, then the next largest. A header names the missing parts and has a checksum of the record. With it,
+``aioparallel dlq`` recognises the complete record in its own topic (:mod:`aioparallel.cli.dlq.sources`).
 """
 
 from __future__ import annotations
@@ -22,46 +22,47 @@ from aioparallel.records import Headers, Outgoing
 __all__ = ["SentLetter", "is_cut", "sent_letter", "smaller"]
 
 _SHORTEST: Final = 1024
-"""Bytes of a value that is cut, at least: with fewer it goes altogether."""
+"""A truncated value has at least so many bytes; a shorter one is removed."""
 _WORTH: Final = 64
-"""Bytes of a part from which on it is worth to leave it out: to say so takes as many."""
+"""Parts with fewer bytes are not removed one by one: the header that names them takes as many."""
 _STEP: Final = 8
-"""At least one part in so many of a letter goes with each step, so that there are few, whatever it is made of."""
+"""Each step removes at least this fraction (one eighth) of what is left, so that there are few steps."""
 
 
 @dataclass(slots=True)
 class SentLetter(Outgoing):
-    """A letter as it is sent: with all that belongs to it, or less."""
+    """A dead letter as it is sent, complete or made smaller."""
 
     whole: Outgoing | None = None
-    """With all of it; None: this is it."""
+    """The complete one; None: this one is complete."""
     step: int = 0
     """How often it was made smaller."""
 
 
 class _Form(NamedTuple):
-    """What is in a letter."""
+    """What a dead letter contains."""
 
     kept: int | None = None
     """Bytes of the value; None: all."""
     has_key: bool = True
     left_out: frozenset[int] = frozenset()
-    """Of the record's own headers, by number."""
+    """Positions of the missing own headers."""
     has_texts: bool = True
 
 
 def sent_letter(topic: str, value: bytes | None, key: bytes | None, headers: Headers) -> SentLetter:
-    """A whole one."""
+    """Make a complete dead letter."""
     return SentLetter(topic, value, key, headers)
 
 
 def is_cut(letter: Outgoing) -> bool:
-    """Whether a part of the record is not in it."""
+    """Return whether a part of the record is missing."""
     return isinstance(letter, SentLetter) and letter.step > 0 and letter.headers[-1][0] == LeftOut.HEADER
 
 
 def smaller(letter: Outgoing, how: TooLargeLetters) -> SentLetter | None:
-    """The next smaller one; None: there is none. ``how``: with ``"hold"`` all of the record stays in it."""
+    """Return the next smaller dead letter; None if there is none. ``how``: with ``"hold"`` no part of the record is
+    removed."""
     whole, step = letter, 0
     if isinstance(letter, SentLetter):
         whole, step = letter.whole or letter, letter.step
@@ -84,13 +85,13 @@ def _made(whole: Outgoing, form: _Form, step: int) -> SentLetter:
         headers = without_texts(headers)
     if left_out.is_something:
         headers = with_left_out(headers, left_out)
-    # Empty, and not None: a reader that does not know the header must not take it for a deletion.
+    # Empty, not None: a reader that ignores the header must not take it for a deletion (a tombstone).
     value = whole.value if form.kept is None else (whole.value or b"")[: form.kept]
     return SentLetter(whole.topic, value, whole.key if form.has_key else None, headers, whole=whole, step=step)
 
 
 def _forms(whole: Outgoing, how: TooLargeLetters) -> Iterator[_Form]:
-    """From the largest to the smallest."""
+    """Yield the contents of smaller and smaller dead letters."""
     headers = tuple(whole.headers)
     if without_texts(headers) != headers:
         yield _Form(has_texts=False)
@@ -98,9 +99,9 @@ def _forms(whole: Outgoing, how: TooLargeLetters) -> Iterator[_Form]:
         return
     own = {number: _size_of(header) for number, header in enumerate(headers) if not is_of_letter(header[0])}
     value, key = len(whole.value or b""), len(whole.key or b"")
-    # Of those as large the value first, the key last: it decides where the letter stands.
+    # The largest first. Of equal ones the value first and the key last, because the key decides the partition.
     parts = sorted([(-value, 0, 0), *((-size, 1, number) for number, size in own.items()), (-key, 2, 0)])
-    left = told = value + key + sum(own.values())
+    left = last = value + key + sum(own.values())
     form, gone = _Form(), list[int]()
     for negative, kind, number in parts:
         if -negative < _WORTH:
@@ -114,12 +115,12 @@ def _forms(whole: Outgoing, how: TooLargeLetters) -> Iterator[_Form]:
         else:
             form = form._replace(has_key=False)
         left += negative
-        if told - left >= told / _STEP:
-            told = left
+        if last - left >= last / _STEP:
+            last = left
             yield form._replace(left_out=frozenset(gone))
-    if told != left:
+    if last != left:
         yield form._replace(left_out=frozenset(gone))
-    if sum(own.values()) >= _WORTH:  # there may be thousands of small ones
+    if sum(own.values()) >= _WORTH:  # there may be thousands of small headers
         form = form._replace(left_out=frozenset(own))
         yield form
     yield form._replace(has_texts=False)

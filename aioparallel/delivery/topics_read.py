@@ -1,4 +1,4 @@
-"""Which topics a consumer reads: those it is told to, its retry topics, and never those that it writes to by itself."""
+"""Which topics a consumer reads: those given to it and its retry topics, but no topic that it writes to by itself."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ __all__ = ["left_out", "topics_read"]
 _IS_READ = "is one of the topics that are read: a consumer that reads what it writes never ends; leave it out of topics"
 Topics = Sequence[str] | re.Pattern[str]
 
-_INLINE_FLAGS = re.compile(r"(?:\s*\(\?(?:[aiLmsux]+|#[^)]*)\))+")  # several, and comments between them
+_INLINE_FLAGS = re.compile(r"(?:\s*\(\?(?:[aiLmsux]+|#[^)]*)\))+")  # one or more, perhaps with comments between them
 
 
 def left_out(topics: Topics, own: Mapping[str, str]) -> list[str]:
-    """The own topics that a pattern matches. ``own``: the option that names each."""
+    """Return the consumer's own topics that a pattern matches. ``own``: the option that names each."""
     return [topic for topic in own if topics.fullmatch(topic)] if isinstance(topics, re.Pattern) else []
 
 
 def topics_read(topics: Topics, own: Mapping[str, str], retry_topics: Mapping[str, float]) -> Topics:
-    """What to subscribe to. A pattern leaves ``own`` topics out: a consumer that reads what it writes never ends.
+    """Return what to subscribe to. A pattern is changed so that it does not match ``own`` topics: a consumer that reads
+    what it writes never ends.
 
-    Raises ConfigurationError where a list names one of them.
+    Raises ConfigurationError if a list names one of them.
     """
     if not isinstance(topics, re.Pattern):
         for topic in topics:
@@ -33,10 +34,10 @@ def topics_read(topics: Topics, own: Mapping[str, str], retry_topics: Mapping[st
     out = left_out(topics, own)
     if not out and not retry_topics:
         return topics
-    # Flags at the beginning are those of the whole pattern, which has them in its own.
+    # Flags at the beginning are in topics.flags already. Within a larger pattern they would be an error.
     found = _INLINE_FLAGS.match(topics.pattern)
     text = topics.pattern if found is None else topics.pattern[found.end() :]
-    text = f"(?:{text}\n)" if topics.flags & re.VERBOSE else f"(?:{text})"  # it may end with a comment
+    text = f"(?:{text}\n)" if topics.flags & re.VERBOSE else f"(?:{text})"  # a verbose pattern may end with a comment
     if out:
         text = rf"(?!(?:{_exactly(out)})\Z){text}"
     if retry_topics:
@@ -45,5 +46,5 @@ def topics_read(topics: Topics, own: Mapping[str, str], retry_topics: Mapping[st
 
 
 def _exactly(topics: Sequence[str] | Mapping[str, float]) -> str:
-    """Kafka's names are case-sensitive, whatever the pattern is."""
+    """Match these names only. Topic names are case-sensitive, even if the pattern ignores case."""
     return "(?-i:" + "|".join(map(re.escape, topics)) + ")"

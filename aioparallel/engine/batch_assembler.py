@@ -2,11 +2,12 @@
 
 If the handler of a source takes batches, its ready records move into a *pending batch*. The batch becomes a call when
 it is full or need not wait for more. Until then its records count as buffered, or as parked and due. A record behind
-one of them in its lane stays linked behind it, and joins when the batch starts or when it may fill the batch. So a
-record is moved once, and looked at once more.
+one of them in its lane stays linked there. It joins when the batch starts, or earlier if it may fill the batch. So each
+record is moved once and looked at twice.
 
 A pending batch that is not full *lingers*: code with a clock makes it due (:meth:`BatchAssembler.make_due`). A due
-batch takes turns with the sources, in the *line* of its handler, and goes on filling until a worker takes it.
+batch waits in the *line* of its handler, which takes turns with the sources. It accepts more records until a worker
+takes it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ __all__ = ["BatchAssembler", "DueBatches", "PendingBatch"]
 
 AnyRecord = Record[Any, Any]
 
-# The most lanes that one look moves into batches of their own.
+# The most lanes that one call of take() moves into batches of their own.
 _AT_ONCE = 256
 
 
@@ -58,22 +59,22 @@ class PendingBatch:
         self.count = 0
         self.bytes = 0
         self.behind = 0
-        """Records admitted behind others since the last filling: they may belong to it."""
+        """Records admitted behind others since the batch was last filled up. Some may belong to it."""
         self.lingers = self.is_due = self.is_over = False
 
     @property
-    def room(self) -> int:
-        """How many more records it takes."""
+    def capacity(self) -> int:
+        """How many more records it accepts."""
         return self.batching.terms.size - self.count
 
     @property
     def is_of_many(self) -> bool:
-        """Whether it takes records of more than one lane."""
+        """Whether it accepts records of more than one lane."""
         return self.batching.terms.by != "lane" or self.key == (self.batching, None)
 
     @property
     def records(self) -> Iterator[AnyRecord]:
-        """All its records."""
+        """All records, by source."""
         return itertools.chain.from_iterable(self.parts.values())
 
     @property
@@ -82,13 +83,13 @@ class PendingBatch:
         return (record for record in self.records if record not in self.mates)
 
     def fits(self, record: AnyRecord) -> bool:
-        """Whether this record fits within its bytes."""
+        """Whether this record fits within the byte limit."""
         most = self.batching.terms.max_bytes
         return most is None or not self.count or self.bytes + record._size <= most
 
 
 class DueBatches:
-    """The due batches of one handler. It takes turns as a source does."""
+    """The due batches of one handler. They take turns as a source does."""
 
     __slots__ = ("holds", "is_queued", "rank", "ready")
 
@@ -105,13 +106,14 @@ class _Kind:
     def __init__(self) -> None:
         self.line = DueBatches()
         self.shared: PendingBatch | None = None  # with by="any"
-        self.growing: set[Source] = set()  # may bring more
+        self.growing: set[Source] = set()  # sources that may bring more records
 
 
 class BatchAssembler:
     """Keeps the records of a lane in one pending batch or call at a time.
 
-    It calls ``on_linger(batch)`` when a batch begins to wait for more, ``on_over(batch)`` when it no longer does.
+    It calls ``on_linger(batch)`` when a batch begins to wait for more records, and ``on_over(batch)`` when it stops
+    waiting.
     """
 
     def __init__(self, turns: TurnQueue, counters: Counters, batchings: Batchings) -> None:
@@ -126,7 +128,7 @@ class BatchAssembler:
     # -- sources ----------------------------------------------------------------------------------------
 
     def join(self, source: Source, first: AnyRecord) -> None:
-        """Add a new source; ``first``: any record of it."""
+        """Add a new source. ``first``: any of its records."""
         if self._batchings.are_mixed(first):
             source.batching = Mixed.MIXED
             return
@@ -138,7 +140,7 @@ class BatchAssembler:
                 self._kinds[batching].growing.add(source)
 
     def leave(self, source: Source) -> None:
-        """Take the records of this source out of all batches: none of them starts any more."""
+        """Take the records of this source out of all batches. None of them starts any more."""
         own, source.pending_batches = source.pending_batches, {}
         for pending in own.values():
             self._end(pending)
@@ -147,7 +149,7 @@ class BatchAssembler:
         self._input_ended(source)
 
     def set_no_more_input(self, source: Source, no_more_input: bool) -> None:
-        """Set whether the source brings no more records before some of its records start or end."""
+        """Set whether the source brings no more records until some of its records start or end."""
         source.no_more_input = no_more_input
         if no_more_input:
             self._input_ended(source)
@@ -165,7 +167,7 @@ class BatchAssembler:
                 self.make_due(pending)
 
     def admitted(self, source: Source, records: Sequence[AnyRecord], heads: int) -> None:
-        """These records were admitted; ``heads`` of them are heads of their lanes or have none."""
+        """Handle newly admitted records. ``heads``: how many of them are the head of their lane, or have no lane."""
         batching = source.batching
         if isinstance(batching, Batching) and batching.terms.by != "lane":
             pending = self._found(batching, source, None)
@@ -180,17 +182,19 @@ class BatchAssembler:
                     self._look_behind(pending)
 
     def _look_behind(self, pending: PendingBatch) -> None:
-        """Make it due if the records behind its own fill it. Not done for each record: they may be behind others."""
-        if pending.is_due or pending.behind < pending.room or pending.behind * 8 < pending.count:
+        """Make it due if the records behind its own fill it. The check is skipped for most records, because it walks
+        the lanes."""
+        if pending.is_due or pending.behind < pending.capacity or pending.behind * 8 < pending.count:
             return
         self._fill_up(pending)
-        if not pending.room:
+        if not pending.capacity:
             self.make_due(pending)
 
     # -- out --------------------------------------------------------------------------------------------
 
     def take(self, member: Source | DueBatches) -> Call | AnyRecord | None:
-        """Return a started call, or a record of a mixed source that runs alone. None: nothing can start now."""
+        """Start a call and return it, or return a record of a mixed source that runs alone. None: nothing can start
+        now."""
         if isinstance(member, DueBatches):
             return self._due(member)
         batching = member.batching
@@ -206,7 +210,7 @@ class BatchAssembler:
                 return self._start(pending)
         return None
 
-    # The hot path: every call would be paid for each record.
+    # The hot path: a function call here would be paid for each record.
     def _from(self, source: Source, batching: Batching) -> Call | None:
         ready, ceiling, size, most = source.ready, source.ceiling, batching.terms.size, batching.terms.max_bytes
         pending = self._opened(batching, source, None)
@@ -242,7 +246,7 @@ class BatchAssembler:
 
     def _head_by_head(self, source: Source) -> Call | AnyRecord | None:
         """For sources whose ready records go into different batches."""
-        filling: dict[PendingBatch, None] = {}  # the next record may belong to them, too
+        filling: dict[PendingBatch, None] = {}  # batches that the next record may also belong to
         call = self._first_of_heads(source, filling)
         for pending in filling:
             if pending.is_over:
@@ -278,7 +282,7 @@ class BatchAssembler:
         """Put a head and the records behind it into its batch. Return the call if that fills it."""
         if _is_alone(record):
             return self._by_itself(pending, record)
-        if not pending.room or not pending.fits(record):
+        if not pending.capacity or not pending.fits(record):
             source.ready.appendleft(record)
             return self._start(pending)
         part = pending.parts.setdefault(source, [])
@@ -286,15 +290,15 @@ class BatchAssembler:
         pending.count += 1
         pending.bytes += record._size
         self._follow(pending, part, record)
-        return None if pending.room else self._start(pending)
+        return None if pending.capacity else self._start(pending)
 
     def _follow(self, pending: PendingBatch, part: list[AnyRecord], record: AnyRecord) -> None:
         """Add the records behind this one in its lane, as far as they may start and fit."""
-        source, room, mates, found = record._source, pending.room, pending.mates, 0
+        source, capacity, mates, found = record._source, pending.capacity, pending.mates, 0
         most = pending.batching.terms.max_bytes
         mixed = isinstance(source.batching, Mixed)
         following = record._next
-        while following is not None and found < room:
+        while following is not None and found < capacity:
             slowly = following._parks or following.offset > source.ceiling
             if slowly and (not _may_start(following, source) or _is_alone(following)):
                 break
@@ -313,15 +317,15 @@ class BatchAssembler:
         pending.behind = 0
         for part in pending.parts.values():
             for record in tuple(part):
-                if not pending.room:
+                if not pending.capacity:
                     return
                 following = record._next
                 if following is not None and following not in pending.mates:
                     self._follow(pending, part, record)
 
     def _started_or_left(self, pending: PendingBatch, source: Source) -> Call | None:
-        """It is not full, and this source has no more for it. Start it, let it linger, or let other ready sources have
-        their turn first."""
+        """Start a batch that is not full and gets nothing more from this source, or let it linger, or let other ready
+        sources take their turn first."""
         if self._waits(pending):
             self._linger(pending)
             return None
@@ -333,7 +337,7 @@ class BatchAssembler:
         return self._start(pending)
 
     def _by_itself(self, pending: PendingBatch, record: AnyRecord) -> Call:
-        """Return a call with this record alone. Its batch stays as it is."""
+        """Return a call with this record alone. Its pending batch stays as it is."""
         if pending.count:
             self._leave(pending)
         else:
@@ -341,25 +345,25 @@ class BatchAssembler:
         return self._begin(Call({record._source: [record]}, None, pending.batching))
 
     def _leave(self, pending: PendingBatch) -> None:
-        """Leave it, because another call starts first."""
+        """Leave the batch pending, because another call starts first."""
         if self._waits(pending):
             self._linger(pending)
         else:
             self.make_due(pending)
 
     def _waits(self, pending: PendingBatch) -> bool:
-        """Whether more records may come for it in time."""
+        """Whether it may wait for more records."""
         return not pending.is_due and bool(pending.batching.terms.linger) and self._may_grow(pending)
 
     def _linger(self, pending: PendingBatch) -> None:
         if not pending.lingers:
             pending.lingers = True
             self.on_linger(pending)
-        # Its records are no longer ready and have not started: the fetcher decides anew whether it may bring more.
+        # Its records are no longer ready and have not started, so the fetcher must plan again.
         self._counters.signals.taken()
 
     def _start(self, pending: PendingBatch) -> Call:
-        if pending.room:
+        if pending.capacity:
             self._fill_up(pending)
         self._close(pending)
         parts = {source: part for source, part in pending.parts.items() if part}
@@ -373,7 +377,7 @@ class BatchAssembler:
         return call
 
     def ended(self, call: Call) -> None:
-        """The handler of this call has left its worker."""
+        """The call holds no slot any more."""
         assert call.batching is not None
         for holds in self._holds_of(call):
             holds.discard(call)
@@ -386,7 +390,7 @@ class BatchAssembler:
                 yield source.holds
 
     def make_due(self, pending: PendingBatch) -> None:
-        """From now on it waits only for a worker."""
+        """Stop waiting for more records: from now on the batch waits only for a worker."""
         if pending.is_due or pending.is_over:
             return
         pending.is_due = True
@@ -397,7 +401,7 @@ class BatchAssembler:
     # -- ceilings ---------------------------------------------------------------------------------------
 
     def hold(self, source: Source) -> None:
-        """The ceilings of this source have changed: hold back the records in batches that may no longer start."""
+        """Take out of the batches the records that may no longer start. Called when a ceiling of the source changes."""
         for pending in list(self._of(source)):
             part = pending.parts[source]
             out = [record for record in part if not _may_start(record, source)]

@@ -18,51 +18,51 @@ _PAUSE: Final = 10.0
 _HANDLERS: Final = 1_000  # the most handlers that are remembered
 
 
-class _Told:
+class _Logged:
     """What was logged about one handler."""
 
     __slots__ = ("at", "left_out", "since")
 
     def __init__(self) -> None:
         self.at = -_PAUSE
-        self.since = -1.0  # of the blockage that was logged last
+        self.since = -1.0  # when the last logged blockage began
         self.left_out = 0
 
 
 class BlockageLog:
-    """Logs a line for each blockage, at most one in ten seconds for each handler, with the number left out. Times are
-    seconds of any one clock."""
+    """Logs a line for each blockage, at most one in ten seconds for each handler, with the number of lines left out.
+    Times are in seconds, from any one clock."""
 
     def __init__(self) -> None:
-        self._told: dict[str, _Told] = {}
+        self._logged: dict[str, _Logged] = {}
 
     def goes_on(self, blockage: Blockage, now: float) -> None:
-        """It has lasted long, and has not ended."""
-        self._tell(blockage, now, "holds the event loop, for %.3g s now, and goes on")
+        """Log a long blockage that has not ended."""
+        self._log(blockage, now, "has blocked the event loop for %.3g s and still does")
 
     def ended(self, blockage: Blockage, now: float) -> None:
-        """The loop has turned again."""
-        self._tell(blockage, now, "held the event loop for %.3g s")
+        """Log a blockage that has ended, unless it was logged before."""
+        self._log(blockage, now, "blocked the event loop for %.3g s")
 
-    def _tell(self, blockage: Blockage, now: float, what: str) -> None:
-        told = self._of(blockage.sample.handler)
-        if told.since == blockage.since:
-            return  # it was logged while it went on
-        told.since = blockage.since
-        if now - told.at < _PAUSE:
-            told.left_out += 1
+    def _log(self, blockage: Blockage, now: float, what: str) -> None:
+        logged = self._of(blockage.sample.handler)
+        if logged.since == blockage.since:
             return
-        more = f" ({told.left_out} more lines about it left out)" if told.left_out else ""
-        told.at, told.left_out = now, 0
+        logged.since = blockage.since
+        if now - logged.at < _PAUSE:
+            logged.left_out += 1
+            return
+        more = f" ({logged.left_out} more lines about it left out)" if logged.left_out else ""
+        logged.at, logged.left_out = now, 0
         _write(blockage, what % blockage.seconds, more)
 
-    def _of(self, handler: str) -> _Told:
-        told = self._told.get(handler)
-        if told is None:
-            if len(self._told) >= _HANDLERS:
-                self._told.clear()
-            told = self._told[handler] = _Told()
-        return told
+    def _of(self, handler: str) -> _Logged:
+        logged = self._logged.get(handler)
+        if logged is None:
+            if len(self._logged) >= _HANDLERS:
+                self._logged.clear()
+            logged = self._logged[handler] = _Logged()
+        return logged
 
 
 def _write(blockage: Blockage, what: str, more: str) -> None:
@@ -70,7 +70,7 @@ def _write(blockage: Blockage, what: str, more: str) -> None:
     stack = format_stack(sample.stack)
     if record is None:
         logger.warning(
-            "something that is no handler %s%s: meanwhile no record went on, and no heartbeat was sent; it stood %s",
+            "code outside of handlers %s%s: no record progressed and no heartbeat was sent in that time; it was %s",
             what,
             more,
             f"at\n{stack}" if stack else "in no line of Python: a callback of the loop that is written in C",
@@ -78,8 +78,8 @@ def _write(blockage: Blockage, what: str, more: str) -> None:
         )
         return
     logger.warning(
-        "%s: its handler %s %s%s: meanwhile no other record went on, and no heartbeat was sent; let it await what "
-        "takes long, or move that into a plain function for in_threads() (docs/blocking.md); it stood at\n%s",
+        "%s: its handler %s %s%s: no other record progressed and no heartbeat was sent in that time; await what takes "
+        "long, or move it into a plain function for in_threads() (docs/blocking.md); it was at\n%s",
         record.place,
         sample.handler,
         what,

@@ -2,8 +2,8 @@
 
 The loop pings a thread (:mod:`~aioparallel.engine.loop_watch`). While a ping is overdue the thread takes samples. A
 handler is blamed only if two samples in a row show the same record in the same turn of the loop. A busy machine, a
-stopped process or a garbage collection makes no two such samples: the sampling thread is late as well
-(:meth:`BlockageDetector.late`), the loop's thread has waited for a processor (``starved``), or each sample shows
+stopped process or a garbage collection does not produce two such samples. In these cases the sampling thread is late as
+well (:meth:`BlockageDetector.late`), the loop's thread has waited for a processor (``starved``), or each sample shows
 another record.
 """
 
@@ -40,10 +40,10 @@ _SURE: Final = 0.04
 _SURE_OF_OTHERS: Final = 0.9
 # Seconds after which a blockage is reported although it goes on.
 _LONG: Final = 1.0
-# Seconds for which a blockage is remembered, and how many are.
+# How many seconds a blockage is remembered, and the most that are.
 _REMEMBERED, _MOST = 60.0, 200
-# Seconds from which on a blockage is a health problem; shorter ones are logged. One of 0.25 s may be measured as half a
-# ping interval less.
+# Seconds from which a blockage is a health problem; shorter ones are only logged. The measured time may be half a ping
+# interval too short, so this is less than 0.25 s.
 _WORTH: Final = 0.2
 
 
@@ -59,7 +59,7 @@ class StackSample(NamedTuple):
     """What the loop's thread ran at one moment."""
 
     record: Record[Any, Any] | None
-    """The record whose handler it was; None: other code."""
+    """The record whose handler ran; None: other code."""
     handler: str
     """The qualified name of the handler."""
     stack: tuple[StackLine, ...]
@@ -67,7 +67,7 @@ class StackSample(NamedTuple):
 
 
 class Blockage(NamedTuple):
-    """One handler, or other code, blocked the loop. ``sample``: the last one that showed it."""
+    """A time in which one handler, or other code, blocked the loop. ``sample``: the last one that showed it."""
 
     sample: StackSample
     since: float
@@ -90,56 +90,56 @@ class _First(NamedTuple):
 
 
 class BlockageDetector:
-    """Judges the samples between two pings. Times are of any one clock.
+    """Judges the samples between two pings. Times are from any one clock.
 
-    ``starved``: seconds for which the loop's thread has waited for a processor, counted from any one moment.
+    ``starved``: how many seconds the loop's thread has waited for a processor, in total.
     """
 
     def __init__(self) -> None:
         self._asked = 0.0
         self._first: _First | None = None
-        self._anybody_seen = False
-        self._held: Blockage | None = None
-        self._over: list[Blockage] = []  # that ended before the answer came
+        self._has_sampled = False
+        self._current: Blockage | None = None
+        self._over: list[Blockage] = []  # those that ended before the ping came
 
     def asked(self, now: float) -> None:
-        """The loop should ping from now on; it counts as blocked since now if it does not."""
-        self._asked, self._first, self._anybody_seen, self._held = now, None, False, None
+        """The next ping is due. If it does not come, the loop counts as blocked from ``now``."""
+        self._asked, self._first, self._has_sampled, self._current = now, None, False, None
 
     def late(self) -> None:
-        """The sampling thread was late: forget the sample before."""
-        self._first, self._anybody_seen = None, True
+        """Forget the last sample, because the sampling thread was late."""
+        self._first, self._has_sampled = None, True
 
     def sampled(self, sample: StackSample | None, now: float, starved: float) -> None:
-        """A ping is overdue, and this is the sample. None: nothing blocks the loop, it is about to turn."""
-        if self._held is not None and (sample is None or self._held.sample.record is not sample.record):
-            self._over.append(self._held)
-            self._held = None
+        """Judge a sample taken while a ping is overdue. None: nothing blocks the loop, it is about to turn."""
+        if self._current is not None and (sample is None or self._current.sample.record is not sample.record):
+            self._over.append(self._current)
+            self._current = None
         first = self._first
         if sample is None:
             self._first = None
         elif first is None or first.sample.record is not sample.record:
-            since = self._held.since if self._held else now if self._anybody_seen else self._asked
+            since = self._current.since if self._current else now if self._has_sampled else self._asked
             self._first = _First(sample, since, now, starved)
         elif (now - first.at) - (starved - first.starved) >= (_SURE if sample.record else _SURE_OF_OTHERS):
-            self._held = Blockage(sample, first.since, now)
-        self._anybody_seen = True
+            self._current = Blockage(sample, first.since, now)
+        self._has_sampled = True
 
     @property
     def goes_on(self) -> Blockage | None:
-        """The blockage that goes on, if it is a long one."""
-        return self._held if self._held is not None and self._held.seconds >= _LONG else None
+        """The current blockage, if it is a long one."""
+        return self._current if self._current is not None and self._current.seconds >= _LONG else None
 
     @property
     def is_held(self) -> bool:
-        """Whether something certainly blocks the loop."""
-        return self._held is not None
+        """Whether it is certain that something blocks the loop."""
+        return self._current is not None
 
     def answered(self, at: float) -> list[Blockage]:
         """The loop has turned. Return all blockages since :meth:`asked`, in order."""
-        if self._held is not None:
-            self._over.append(self._held._replace(until=max(at, self._held.until)))
-        over, self._over, self._held, self._first = self._over, [], None, None
+        if self._current is not None:
+            self._over.append(self._current._replace(until=max(at, self._current.until)))
+        over, self._over, self._current, self._first = self._over, [], None, None
         return over
 
 
@@ -155,26 +155,26 @@ class RecentBlockages:
 
     def __init__(self) -> None:
         self._ended: tuple[Blockage, ...] = ()
-        self._going: tuple[Blockage, ...] = ()
+        self._current: tuple[Blockage, ...] = ()
 
     def goes_on(self, blockage: Blockage) -> None:
-        """It has not ended yet."""
-        self._going = (blockage,)
+        """Set the blockage that has not ended yet."""
+        self._current = (blockage,)
 
     def ended(self, blockages: list[Blockage]) -> None:
-        """These have ended since the last call."""
+        """Add blockages that have ended since the last call."""
         self._ended = (*self._ended, *blockages)[-_MOST:]
-        self._going = ()
+        self._current = ()
 
     def forget(self, now: float) -> None:
-        """Forget older ones, and their records."""
+        """Forget those older than a minute, and with them their records."""
         if self._ended and now - self._ended[0].until > _REMEMBERED:
             self._ended = tuple(blockage for blockage in self._ended if now - blockage.until <= _REMEMBERED)
 
     def worst(self, now: float) -> list[WorstBlockage]:
         """One for each handler, the longest first."""
         found: dict[str | None, WorstBlockage] = {}
-        for blockage in (*self._ended, *self._going):
+        for blockage in (*self._ended, *self._current):
             if now - blockage.until > _REMEMBERED or blockage.seconds < _WORTH:
                 continue
             name = blockage.sample.handler if blockage.sample.record is not None else None

@@ -1,4 +1,4 @@
-"""Cancels one handler without its worker.
+"""Cancels a handler but not its worker.
 
 :meth:`Worker.cancel` notes the reason on the worker and cancels the worker's task. The task is suspended inside the
 handler whenever this can run, so the handler gets the CancelledError. The reason belongs to one attempt: the worker
@@ -19,9 +19,9 @@ from aioparallel.records import Record
 
 __all__ = ["EARLY", "STUCK_AFTER", "CancelReason", "Stuck", "Worker"]
 
-# Seconds after its deadline that a cancelled handler has to end before it is called stuck.
+# A handler that still runs so many seconds after it was cancelled is called stuck.
 STUCK_AFTER = 1.0
-# A timer may fire within the clock's resolution before its time; half a millisecond early is on time.
+# A timer may fire early, within the clock's resolution. Half a millisecond early counts as on time.
 EARLY = 0.0005
 
 
@@ -37,35 +37,35 @@ class Stuck(NamedTuple):
 
     record: Record[Any, Any] | Call
     seconds: float
-    """Since it was cancelled."""
+    """How long ago it was cancelled."""
 
 
 class Worker:
-    """One task, the record or batch that it runs, and why and when that was cancelled."""
+    """One task, the record or batch that it runs, and why and when its handler was cancelled."""
 
     __slots__ = ("cancel_reason", "cancelled_at", "context", "record", "since", "task", "waits")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None]
         self.context: Context
-        """Each handler runs in a copy of it."""
+        """Each handler runs in a copy of this context."""
         self.record: Record[Any, Any] | Call | None = None
         self.since = 0.0
         """When the turn that started the handler began, by ``perf_counter``."""
         self.cancel_reason: CancelReason | None = None
         self.cancelled_at = 0.0
         self.waits = False
-        """Whether the handler waits for something that does not count against its timeout."""
+        """Whether the handler waits for something that does not count towards its timeout."""
 
     @property
     def records(self) -> Sequence[Record[Any, Any]]:
-        """The records that its handler runs on."""
+        """The record or the records of the batch that it runs; empty if it runs nothing."""
         if self.record is None:
             return ()
         return self.record.records if isinstance(self.record, Call) else (self.record,)
 
     def cancel(self, reason: CancelReason, now: float) -> None:
-        """Cancel the handler that runs. ``now``: the event loop's time."""
+        """Cancel the running handler. ``now``: the event loop's time."""
         self.cancel_reason, self.cancelled_at = reason, now
         self.task.cancel()
 
@@ -75,14 +75,14 @@ class Worker:
         self.waits = False
 
     def stuck(self, now: float) -> Stuck | None:
-        """Return its handler if that still runs long after it was cancelled."""
+        """Return the handler if it still runs long after it was cancelled."""
         if self.cancel_reason is None or self.record is None or now - self.cancelled_at < STUCK_AFTER - EARLY:
             return None
         return Stuck(self.record, now - self.cancelled_at)
 
     async def take_back_cancels(self) -> None:
-        """Clear the cancellations that have outlived their handler. A pending one (requested, not delivered) is raised
-        in this sleep: ``uncancel`` alone does not clear it on Python 3.11 and 3.12."""
+        """Clear cancellations that have outlived their handler. A pending one (requested, not yet delivered) is raised
+        in the sleep below: ``uncancel`` alone does not clear it on Python 3.11 and 3.12."""
         self.cancel_reason = None  # the handler may have taken the cancellation back itself
         if not self.task.cancelling():
             return

@@ -1,8 +1,8 @@
 """How many records are in each state, and their moves from one state to the next.
 
 At every step admitted = buffered + parked + in flight + producing + ended + dropped, where ended is succeeded +
-dead-lettered + skipped + released (I5). Only the sources count buffered and parked records: a fetch needs the sums, and
-each record changes the parts.
+dead-lettered + skipped + released (I5). Buffered and parked records are counted per source only: the sums are needed
+once for each fetch, but each record changes a part.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class EndState(enum.Enum):
 
     SUCCEEDED = "succeeded"
     DEAD_LETTERED = "dead-lettered"
-    """Sent to the dead-letter topic or a retry topic, or taken by a function."""
+    """Written to the dead-letter topic or a retry topic, or given to the user's dead-letter function."""
     SKIPPED = "skipped"
     RELEASED = "released"
     """The consumer receives it again; it is not complete."""
@@ -37,8 +37,9 @@ class EndState(enum.Enum):
 class Counters:
     """Counts records. The scheduler and its turns write them.
 
-    ``taken_left``, ``succeeded_left``: how many records start, or succeed, before the signal of that name is sent. The
-    fetcher and the committer set them. A countdown costs one subtraction for each record.
+    ``taken_left`` and ``succeeded_left`` count down to the signals ``taken`` and ``succeeded``: how many records may
+    still start, or succeed, before the signal is sent. The fetcher and the committer set them. A countdown costs one
+    subtraction for each record.
     """
 
     __slots__ = (
@@ -75,7 +76,7 @@ class Counters:
     # -- starts -----------------------------------------------------------------------------------------
 
     def start(self, record: AnyRecord) -> None:
-        """Move it from buffered or parked to in flight."""
+        """Move a record from buffered or parked to in flight."""
         source = record._source
         source.in_flight.add(record)
         self.in_flight += 1
@@ -89,19 +90,19 @@ class Counters:
             self.signals.taken()
 
     def start_and_succeed(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """Move them from buffered to succeeded."""
+        """Move records from buffered to succeeded."""
         source.complete_all([record.offset for record in records])
         self._leave_buffer(source, records)
         self.count_succeeded(len(records))
 
     def start_and_produce(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """Move them from buffered to producing."""
+        """Move records from buffered to producing."""
         source.producing.update(records)
         self.producing += len(records)
         self._leave_buffer(source, records)
 
     def start_together(self, call: Call) -> None:
-        """Move it from buffered or parked to in flight."""
+        """Move the records of a call from buffered or parked to in flight."""
         for source, records in call.parts.items():
             fresh = records
             if source.parked and (retried := [record for record in records if record._parks]):
@@ -113,7 +114,7 @@ class Counters:
             self._leave_buffer(source, fresh)
 
     def produce_together(self, call: Call) -> None:
-        """Move from in flight to producing."""
+        """Move the records of a call from in flight to producing."""
         for source, records in call.parts.items():
             source.in_flight.difference_update(records)
             self.in_flight -= len(records)
@@ -130,7 +131,7 @@ class Counters:
     # -- ends -------------------------------------------------------------------------------------------
 
     def produce(self, record: AnyRecord) -> None:
-        """Move from in flight to producing."""
+        """Move a record from in flight to producing."""
         source = record._source
         source.in_flight.remove(record)
         self.in_flight -= 1
@@ -138,7 +139,7 @@ class Counters:
         self.producing += 1
 
     def leave(self, record: AnyRecord) -> None:
-        """Remove it from in flight or producing."""
+        """Remove a record from in flight or producing."""
         source = record._source
         if record in source.producing:
             source.producing.remove(record)
@@ -159,7 +160,7 @@ class Counters:
             self.released += 1
 
     def move(self, counted: EndState, outcome: EndState) -> None:
-        """Count a record that was counted as ended differently: the broker refused its output."""
+        """Count a record again that was counted under another end state: the broker has refused its output."""
         if counted is EndState.SUCCEEDED:
             self.succeeded -= 1
         else:
@@ -170,16 +171,16 @@ class Counters:
             self.dead_lettered += 1
 
     def count_succeeded(self, count: int) -> None:
-        """Count records that have succeeded."""
+        """Count records as succeeded, and signal when ``succeeded_left`` reaches 0."""
         self.succeeded += count
         self.succeeded_left, succeeded_left = self.succeeded_left - count, self.succeeded_left
         if self.succeeded_left <= 0 < succeeded_left:
             self.signals.succeeded()
 
-    # -- waiting and dropped ----------------------------------------------------------------------------------------
+    # -- parked and dropped -----------------------------------------------------------------------------
 
     def park(self, record: AnyRecord) -> None:
-        """Park it until its next attempt."""
+        """Count a record as parked."""
         self.parking.enter(record)
 
     def drop(self, source: Source) -> None:

@@ -1,4 +1,4 @@
-"""Who waits until nothing of some sources is in flight or producing any more."""
+"""Waits until nothing of some sources is in flight or producing."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ __all__ = ["Drains"]
 
 
 class _Wait:
-    """One wait, and which of its sources still have something begun."""
+    """One wait, and those of its sources that still have records in flight or producing."""
 
     def __init__(self, sources: Iterable[Source]) -> None:
         self.left = {source for source in sources if source.begun and not source.dropped}
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.look()
+        self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         if not self.left and not self.done.done():
             self.done.set_result(None)
 
@@ -30,8 +30,8 @@ class Drains:
         self._waits: list[_Wait] = []
 
     async def wait(self, sources: Iterable[Source], seconds: float) -> bool:
-        """Whether within ``seconds`` nothing of these, all of them stopped, is in flight or producing any more, or they
-        are dropped."""
+        """Wait until these stopped sources have nothing in flight or producing, or are dropped. Returns False if that
+        takes more than ``seconds``."""
         wait = _Wait(sources)
         self._waits.append(wait)
         try:
@@ -41,7 +41,7 @@ class Drains:
         return wait.done.done()
 
     def drained(self, source: Source) -> None:
-        """Nothing of it is in flight or producing any more, or nobody waits for that."""
+        """The source has nothing in flight or producing, or is dropped."""
         for wait in self._waits:
             wait.left.discard(source)
-            wait.look()
+            wait.check()

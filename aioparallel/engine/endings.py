@@ -1,9 +1,14 @@
-"""From a handler's end to its record's outcome: everything that may follow, in the order in which it does.
+"""From a handler's end to its record's outcome.
 
-A plain end takes one step (:meth:`Endings.hand_over`, or nothing at all for None). Any other goes through
-:meth:`Endings.finish`, within the worker's slot: a deferral is waited for, outputs are collected, what is to leave
-waits for room; or the attempt has failed, and the failure policy decides. What was handed over comes back later through
-:meth:`Endings.delivered` and :meth:`Endings.undelivered`, and what was put away through :meth:`Endings.disposed`.
+A handler that returned None needs nothing from this module. A plain output is sent in one step
+(:meth:`Endings.hand_over`). Everything else goes through :meth:`Endings.finish` while the record still holds its
+worker:
+
+* The handler returned: a deferral is awaited, outputs are collected, and they wait for capacity before they are sent.
+* The attempt failed: the failure policy decides what happens next.
+
+Delivery results come later: for outputs through :meth:`Endings.delivered` and :meth:`Endings.undelivered`, for dead
+letters through :meth:`Endings.disposed`.
 """
 
 from __future__ import annotations
@@ -34,16 +39,16 @@ from aioparallel.policies import RetryBudget
 from aioparallel.running_out import out_of_resources
 from aioparallel.user_errors import RAISED, repr_of
 
-__all__ = ["Endings", "comes_of_drain", "log_exit", "own", "stray"]
+__all__ = ["Endings", "as_failure", "is_drain", "is_first_stray", "log_exit"]
 
 logger = logging.getLogger(__name__)
 
 
 class Endings:
-    """Gives each record that was started its outcome, or parks it, or puts it back.
+    """Gives each started record its outcome, or parks it, or puts it back.
 
-    It receives the delivery results itself, as the :class:`~aioparallel.engine.sinks.DeliveryListener` of all records.
-    ``notify()``: something may be ready, while the worker that calls is busy.
+    It is the :class:`~aioparallel.engine.sinks.DeliveryListener` of all records. ``notify()`` wakes a worker if a
+    record is ready; it is called when the current worker is about to wait.
     """
 
     def __init__(
@@ -70,10 +75,10 @@ class Endings:
         self._log = log
         self._shortages = shortages
 
-    # -- within the worker's slot -----------------------------------------------------------------------
+    # -- in the worker ----------------------------------------------------------------------------------
 
     def hand_over(self, record: AnyRecord, ended: Ended) -> Offered | None:
-        """Let outputs leave in one step where that is possible; what is not goes through :meth:`finish`."""
+        """Send a plain output in one step. None: call :meth:`finish`."""
         if not ended.is_plain or record._source.dropped:
             return None
         offered = self.output_sink.offer(record, ended.value, self)
@@ -82,7 +87,7 @@ class Endings:
         return offered
 
     async def finish(self, worker: Worker, record: AnyRecord, context: Context, ended: Ended) -> None:
-        """The record is in flight when this begins and is not when it ends. Raises what must end the worker."""
+        """Take a record from in flight to its outcome. Raises what must end the worker."""
         failure = ended.error
         if failure is None:
             try:
@@ -96,8 +101,8 @@ class Endings:
         await worker.take_back_cancels()
 
     async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
-        """The handler has returned: wait for a deferral, collect outputs, let them leave when there is room."""
-        # It succeeded: a cancel that came too late must not hit what follows.
+        """The handler has returned: await a deferral, collect outputs, send them when there is capacity."""
+        # The handler succeeded: a late cancellation must not reach the code below.
         await worker.take_back_cancels()
         if isinstance(value, AsyncIterable):
             value = await self.collected(worker, record, context, value)
@@ -111,9 +116,9 @@ class Endings:
         if outputs is None:
             self._scheduler.succeed(record)
             return
-        await self.until_room(self.output_sink.room)
+        await self.wait_for_capacity(self.output_sink.room)
         if record._source.dropped:
-            self._scheduler.put_back(record)  # dropped while it waited; its next owner runs it
+            self._scheduler.put_back(record)  # dropped meanwhile: the next owner runs it
             return
         self._scheduler.produce(record)
         self.output_sink.deliver(record, outputs, self)
@@ -121,7 +126,8 @@ class Endings:
     async def collected(
         self, worker: Worker, record: AnyRecord | Call, context: Context, outputs: AsyncIterable[object]
     ) -> object:
-        """Collecting is the handler's own time: it has the deadline anew."""
+        """Return the outputs of an async iterator as a list. Iterating runs the handler's code, so it has a deadline of
+        its own."""
         self._notify()
         driver = drive(lambda _: collect(outputs), worker.task.cancelling)
         driver.send(None)
@@ -133,24 +139,24 @@ class Endings:
         finally:
             if self._watch is not None:
                 self._watch.leave(worker)
-        assert isinstance(ended, Ended)  # a list is always something to do about
+        assert isinstance(ended, Ended)  # not ENDED: a list is never None
         if ended.error is not None:
             raise ended.error
         return ended.value
 
-    async def until_room(self, room_in: Callable[[], Awaitable[None] | None]) -> None:
-        """Wait until this gives None, which has room then."""
-        while (room := room_in()) is not None:
-            self._notify()  # this worker waits, others need not
-            await room
+    async def wait_for_capacity(self, room: Callable[[], Awaitable[None] | None]) -> None:
+        """Wait until the sink has capacity, which ``room()`` reports by returning None."""
+        while (waiter := room()) is not None:
+            self._notify()  # this worker waits, so another one must take what is ready
+            await waiter
 
     async def _failed(self, worker: Worker, record: AnyRecord, error: BaseException) -> None:
         history = record._history
         if history is not None and history.deferral is not None:
             history.deferral.forget()
-            history.deferral = None  # or the next attempt, perhaps at once, would find it
-        if comes_of_drain(worker, error):
-            self._scheduler.put_back(record)  # its source is stopped: it ends as dropped
+            history.deferral = None  # or the next attempt would find it
+        if is_drain(worker, error):
+            self._scheduler.put_back(record)  # its source is stopped, so it is dropped
             return
         if isinstance(error, asyncio.CancelledError):
             failure = self._cancelled(worker, record, error)
@@ -164,45 +170,45 @@ class Endings:
             await worker.take_back_cancels()
             await self._decided(record, failure)
         except asyncio.CancelledError:
-            # In a drain, or from outside, while the record waited for room.
+            # By a drain, or from outside, while the record waited for capacity.
             self._scheduler.put_back(record)
             if worker.cancel_reason is None:
                 raise
 
     def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception:
-        """What the record has failed with."""
+        """Return the failure of a cancelled record, or put the record back and raise."""
         if (failure := self.own_failure(worker, error)) is not None:
             return failure
-        # A stray: from outside, from the handler's own task.cancel(), or from a timeout that an earlier record
-        # has left behind. The record starts once more at once; a second time it is its own failure.
-        if not stray(record):
-            return own(error)
+        # A stray cancellation: from outside, from the handler's own task.cancel(), or from a timeout that an earlier
+        # record left behind. The record starts again at once. The second stray in a row is the record's failure.
+        if not is_first_stray(record):
+            return as_failure(error)
         self._scheduler.put_back(record)
         raise error
 
     def own_failure(self, worker: Worker, error: asyncio.CancelledError) -> Exception | None:
-        """What a cancelled handler has failed with, if that is certain: a deadline, or a cancellation of its own."""
+        """Return the failure of a cancelled handler if its cause is certain: the deadline, or the handler itself."""
         if worker.cancel_reason is CancelReason.DEADLINE:
             assert self._watch is not None
             return HandlerTimeout(self._watch.seconds)
-        return None if worker.task.cancelling() else own(error)
+        return None if worker.task.cancelling() else as_failure(error)
 
     async def _decided(self, record: AnyRecord, error: Exception) -> None:
         decision = self.decide(record, error)
         if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
-            await self.until_room(self.dead_letter_sink.room)
+            await self.wait_for_capacity(self.dead_letter_sink.room)
             if record._source.dropped:
                 self._scheduler.put_back(record)
                 return
             self._scheduler.produce(record)
         self.follow(record, error, decision)
 
-    # -- what becomes of a failure ----------------------------------------------------------------------
+    # -- failures ---------------------------------------------------------------------------------------
 
-    def decide(self, record: AnyRecord, error: Exception, beside: int = 0, *, quiet: bool = False) -> Decision | None:
-        """What becomes of it; None when the decision itself failed, which ends the run.
+    def decide(self, record: AnyRecord, error: Exception, others: int = 0, *, quiet: bool = False) -> Decision | None:
+        """Decide what happens to a failed record. None: the decision itself failed, which ends the run.
 
-        ``beside``: so many others have failed with it, of one error. ``quiet``: a line about one of them is enough.
+        ``others``: how many other records of its batch failed with the same error. ``quiet``: do not log.
         """
         give_back_of(record)
         error = out_of_resources(error) or error
@@ -210,10 +216,11 @@ class Endings:
             self._shortages.note(record, error)
         try:
             decision = self._failures.decide(
-                record, error, asyncio.get_running_loop().time(), time.time(), beside=beside
+                record, error, asyncio.get_running_loop().time(), time.time(), others=others
             )
         except RAISED as error_in_it:
-            # Nothing is awaited there, so a cancellation is its own; raised by run() it would look like somebody's.
+            # The user's function awaits nothing, so it raised the CancelledError itself. Raised by run(), that would
+            # look like a cancellation of run().
             broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")
             broken.add_note(f"while deciding what becomes of {record!r}, which failed with {repr_of(error)}")
             self._signals.fatal(broken)
@@ -221,11 +228,12 @@ class Endings:
         if not decision.waits:
             self._scheduler.counters.failed_attempts += 1
         if not isinstance(error, NotDue) and decision.no_room is None and not quiet:
-            self._log.decided(record, error, decision, time.monotonic(), beside)
+            self._log.decided(record, error, decision, time.monotonic(), others)
         return decision
 
     def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
-        """Do it. The record is in flight, or producing if it is to be put away. ``now``: from when a delay counts."""
+        """Apply a decision. The record is in flight, or producing if it becomes a dead letter. ``now``: when a delay
+        begins."""
         if decision is not None and decision.no_room is not None:
             self._retries.wait_at(decision.no_room, record, decision.delay)
         elif decision is None or decision.delay is not None:
@@ -238,57 +246,57 @@ class Endings:
             self._retries.park(record, None)
             stopped = RecordStopped(
                 f"{record.place} failed for good (attempt {record.attempt - 1}): "
-                f"{repr_of(error)}; its offset is not committed. Mend the cause and start again, or tell the failure "
-                'policy where such records go: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+                f"{repr_of(error)}; its offset is not committed. Fix the cause and start again, or let the failure "
+                'policy handle such records: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
             )
             stopped.__cause__ = error
             self._signals.fatal(stopped)
         else:
             try:
                 self.dead_letter_sink.dispose(record, error, decision.retry_topic, self.disposed)
-            except Exception as broken:  # its handler may have put anything in the place of its bytes
-                broken.add_note(f"while putting {record!r} away")
+            except Exception as broken:  # its handler may have replaced its bytes with any object
+                broken.add_note(f"while dead-lettering {record!r}")
                 self._retries.park(record, None)
                 self._signals.fatal(broken)
 
-    # -- what has left ----------------------------------------------------------------------------------
+    # -- delivery results -------------------------------------------------------------------------------
 
     def delivered(self, records: Sequence[AnyRecord]) -> None:
-        """See :class:`~aioparallel.engine.sinks.DeliveryListener`."""
+        """All outputs of these records are acknowledged."""
         worker_comes = self._scheduler.has_ready
         self._scheduler.end_produced(records)
-        self.look_around(worker_comes)
+        self.after_end(worker_comes)
 
     def undelivered(self, record: AnyRecord, error: Exception) -> None:
-        """See :class:`~aioparallel.engine.sinks.DeliveryListener`."""
+        """An output of this record was not delivered."""
         if isinstance(error, Abandoned) or record._source.dropped:
             self._scheduler.put_back(record)
-            self.look_around()
+            self.after_end()
         else:
             self.follow(record, error, self.decide(record, error))
 
     def disposed(self, record: AnyRecord, error: Exception | None) -> None:
-        """It is put away, or not, because its source is stopped."""
+        """The dead letter of this record is written, or it is not because of ``error``."""
         if error is None:
             self._end(record, EndState.DEAD_LETTERED)
         elif isinstance(error, Unfit) and not record._source.dropped:
             decision = Decision(end=self._failures.end)
             self._log.decided(record, error.failure, decision, time.monotonic())
             self.follow(record, error.failure, decision)
-            self.look_around()
+            self.after_end()
         else:
             self._retries.park(record, None)
-            self.look_around()
+            self.after_end()
 
     def _end(self, record: AnyRecord, outcome: EndState) -> None:
         worker_comes = self._scheduler.has_ready
         self._scheduler.end(record, outcome)
-        self.look_around(worker_comes)
+        self.after_end(worker_comes)
 
-    def look_around(self, worker_comes: bool = False) -> None:
-        """Something has ended outside of a worker.
+    def after_end(self, worker_comes: bool = False) -> None:
+        """Wake a worker or signal ``idle``, after a record has ended outside of a worker.
 
-        ``worker_comes``: something was ready before, so a worker was woken for it and will wake others.
+        ``worker_comes``: another record was ready before, so a worker is awake already and will wake others.
         """
         if not worker_comes:
             self._notify()
@@ -296,32 +304,32 @@ class Endings:
             self._signals.idle()
 
 
-def comes_of_drain(worker: Worker, error: BaseException) -> bool:
-    """Whether a handler has failed after it was cancelled because its partition goes: no failure of its record,
-    whatever the handler has made of its CancelledError."""
+def is_drain(worker: Worker, error: BaseException) -> bool:
+    """Whether a handler ended with an error because a drain cancelled it. That is no failure of the record, even if the
+    handler turned the CancelledError into another error."""
     return worker.cancel_reason is CancelReason.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit)
 
 
 def log_exit(record: AnyRecord | Call, error: BaseException) -> None:
-    """A handler has raised what ends the run, and perhaps the process: ``sys.exit()``, or what is no Exception."""
+    """Log that a handler raised something that ends the run: ``SystemExit``, or another error that is no Exception."""
     logger.error(
-        "%s: its handler raised %s, which ends the run; its offset is not committed. A record fails with an Exception: "
-        "call nothing in a handler that calls sys.exit(), such as argparse",
+        "%s: its handler raised %s, which ends the run; its offset is not committed. Only an Exception fails a record: "
+        "do not call code in a handler that calls sys.exit(), such as argparse",
         record.place,
         repr_of(error),
         extra={"action": "handler_exit"},
     )
 
 
-def stray(record: AnyRecord) -> bool:
-    """Whether a cancellation that may not be the record's own is the first one in a row."""
+def is_first_stray(record: AnyRecord) -> bool:
+    """Note a stray cancellation of this record. Returns whether it is the first in a row."""
     history = history_of(record)
     history.strayed = not history.strayed
     return history.strayed
 
 
-def own(error: asyncio.CancelledError) -> HandlerCancelled:
-    """As a failure of the record."""
+def as_failure(error: asyncio.CancelledError) -> HandlerCancelled:
+    """Turn a cancellation into a failure of the record."""
     failure = HandlerCancelled()
     failure.__cause__ = error
     return failure

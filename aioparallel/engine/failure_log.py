@@ -1,4 +1,4 @@
-"""Log lines about failed records: each tells enough to act on, and a flood of failures does not flood the log."""
+"""Log lines about failed records. A flood of failures does not flood the log."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ __all__ = ["FailureLog"]
 
 logger = logging.getLogger(__name__)
 
-# For each class of exception, apart for last attempts: so many lines at once, then one a second; a traceback once a
-# minute.
+# For each class of exception: so many lines at once, then one a second, and one traceback a minute. Last attempts have
+# a budget of their own.
 _BURST = 10
 _TRACEBACK_PAUSE = 60.0
-_CLASSES = 1_000  # remembered at most
+_CLASSES = 1_000  # the most classes that are remembered
 
 
 class _Budget:
-    """What one class of exception may still log."""
+    """How many lines one class of exception may still log."""
 
     __slots__ = ("left", "suppressed", "traceback_at", "updated")
 
@@ -35,7 +35,7 @@ class _Budget:
         self.traceback_at = -_TRACEBACK_PAUSE
 
     def spend(self, now: float) -> bool:
-        """Whether one more line may be written."""
+        """Return whether one more line may be written, and count it."""
         self.left = min(_BURST, self.left + now - self.updated)
         self.updated = now
         if self.left < 1:
@@ -46,20 +46,21 @@ class _Budget:
 
 
 class FailureLog:
-    """Logs what was decided about failed records. Times are of any one clock, in seconds. ``fields``: of each line."""
+    """Logs failed records and what happens to them. Times are in seconds, from any one clock. ``fields``: added to each
+    line."""
 
     def __init__(self, fields: Mapping[str, object] | None = None) -> None:
         self.fields = dict(fields or {})
         self._budgets: dict[tuple[type[BaseException], bool], _Budget] = {}
 
     def decided(
-        self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, beside: int = 0
+        self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, others: int = 0
     ) -> None:
-        """One attempt has failed, and this becomes of the record. ``beside``: so many others of its batch, too."""
+        """Log a failed attempt. ``others``: how many other records of its batch failed with it."""
         with about(record):
-            self._decided(record, error, decision, now, beside)
+            self._decided(record, error, decision, now, others)
 
-    def _decided(self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, beside: int) -> None:
+    def _decided(self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, others: int) -> None:
         following = self.following(decision)
         if following is None:
             return
@@ -74,11 +75,11 @@ class FailureLog:
             return
         budget = self._budget(type(error), decision.delay is None, now)
         if decision.end != "skip" and not budget.spend(now):
-            return  # of a record that is passed over there is always a line
+            return  # a skipped record always has a line
         more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
         budget.suppressed = 0
-        # Who raises Reject or RetryLater knows where; and the message of a request says all there is to know, as does
-        # that of a record which cannot be decoded.
+        # These need no traceback: the user raises Reject and RetryLater on purpose, and the messages of the others are
+        # complete.
         known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus | UndecodableRecord)
         traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not known
         if traceback:
@@ -86,7 +87,7 @@ class FailureLog:
         logger.warning(
             "%s%s failed (attempt %d): %s; %s%s",
             record.place,
-            f" and {beside} more of its batch" if beside else "",
+            f" and {others} more of its batch" if others else "",
             record.attempt,
             repr_of(error),
             following,
@@ -102,7 +103,7 @@ class FailureLog:
         )
 
     def following(self, decision: Decision) -> str | None:
-        """What comes next, in words; None: nobody needs a line."""
+        """What happens next, in words. None: no line is needed."""
         if decision.delay is not None:
             return f"next attempt in {decision.delay:.3g} s"
         if decision.retry_topic is not None:
@@ -113,10 +114,10 @@ class FailureLog:
             return 'SKIPPED: no more attempts, and give_up="skip" completes it'
         if decision.end == "release":
             return "no more attempts here: it will be delivered again"
-        return None  # it stops the run: what is raised says it
+        return None  # the run stops, and raises an error that says so
 
     def _budget(self, kind: type[BaseException], is_last: bool, now: float) -> _Budget:
-        # Attempts that are not the last must not use up the lines of those that are.
+        # Apart, so that earlier attempts do not use up the lines of last attempts.
         budget = self._budgets.get((kind, is_last))
         if budget is None:
             if len(self._budgets) >= _CLASSES:

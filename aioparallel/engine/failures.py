@@ -1,4 +1,4 @@
-"""What becomes of a record whose attempt has failed. Plain; times are passed in."""
+"""Decides what happens to a record whose attempt has failed. Pure: times are passed in."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from aioparallel.records import Record
 
 __all__ = ["Decision", "Failures", "NotDue"]
 
-# Seconds for which a record waits for what the process lacks, where waits are to have an end: a job has one.
+# How many seconds a record waits for resources that the process lacks, if waits are counted without a limit of their
+# own (RetryPolicy.count_waits without max_wait).
 _LONGEST_SHORTAGE: Final = 60.0
 
 
 class NotDue(Exception):
-    """Raised around a handler in place of an attempt: the record, from a retry topic, is not due yet."""
+    """Raised instead of an attempt: the record comes from a retry topic and is not due yet."""
 
     def __init__(self, delay: float) -> None:
         super().__init__(f"due in {delay:g} s")
@@ -27,42 +28,45 @@ class NotDue(Exception):
 
 
 class Decision(NamedTuple):
-    """What to do with the record: one of the first three is set."""
+    """What to do with a record. One of the first three fields is set."""
 
     delay: float | None = None
     """Seconds until its next attempt."""
     retry_topic: str | None = None
-    """Where it waits instead."""
+    """The topic in which it waits instead."""
     end: EndOfRetries | None = None
-    """What becomes of it for good."""
+    """How it ends, without another attempt."""
     waits: bool = False
-    """It was no attempt: the record is not due yet, or its handler requests a delay."""
+    """No attempt is counted: the record is not due yet, or its handler requests a delay."""
     no_room: NoRoom | None = None
-    """Where it waits to be woken; ``delay`` then: the seconds after which it is tried all the same; perhaps infinite.
-    """
+    """The full gate at which it waits to be woken. It is tried again after ``delay`` seconds in any case, which may be
+    infinite."""
 
 
 class Failures:
-    """Decides by a policy, and notes each failure on its record."""
+    """Decides by a retry budget, and notes each failure in the history of its record."""
 
     def __init__(self, retry_budget: RetryBudget) -> None:
         self._budget = retry_budget
         self.end = retry_budget.end
-        """What becomes of a record that no retry topic takes."""
+        """How a record ends that no retry topic takes."""
         topics = retry_budget.retry_topics
-        # The topic after each; records of any other topic begin with the first.
+        # Each retry topic is followed by the next one. Records of any other topic begin with the first.
         chain: list[str | None] = [*topics, None]
         self._next_topic = dict(itertools.pairwise(chain))
         self._first_topic = topics[0] if topics else None
 
-    def decide(self, record: Record[Any, Any], error: Exception, now: float, at: float, *, beside: int = 0) -> Decision:
-        """``now``: the event loop's time, by which budgets count. ``at``: seconds since the epoch,
-        which are kept with the failure. ``beside``: so many other records have failed with it, in one call: no record
-        is given up for what another may have failed with, so it runs by itself before that.
+    def decide(self, record: Record[Any, Any], error: Exception, now: float, at: float, *, others: int = 0) -> Decision:
+        """Decide after a failed attempt.
 
-        Raises what the user's retry function raises, or ConfigurationError for what it returns."""
+        ``now``: the event loop's time, for budgets. ``at``: seconds since the epoch, stored with the failure.
+        ``others``: how many other records failed with it in one call. Another one may be to blame, so the record runs
+        alone once before it is given up.
+
+        Raises what the user's retry function raises, or ConfigurationError for what it returns.
+        """
         decision = self._decide(record, error, now, at)
-        if beside and decision.delay is None:
+        if others and decision.delay is None:
             history_of(record).alone = True
             return Decision(delay=0.0)
         return decision
@@ -91,7 +95,7 @@ class Failures:
         return Decision(end=verdict)
 
     def _counts(self, error: RetryLater) -> bool:
-        """Whether waiting is failing. What the library itself waits for never is."""
+        """Whether a requested delay counts as a failed attempt. Waits of the library itself never do."""
         retry = self._budget.retry
         return isinstance(retry, RetryPolicy) and retry.count_waits and not isinstance(error, NotToBlame)
 
@@ -104,8 +108,8 @@ class Failures:
         return self._checked(record, retry(record, error, attempts))
 
     def _end_of(self, record: Record[Any, Any], error: Reject | UndecodableRecord) -> EndOfRetries:
-        """Without another attempt, and without another delivery, which would read the same. What a handler rejects it
-        has decided itself; of what it never saw a function decides."""
+        """How a rejected or undecodable record ends: without another attempt or another delivery, which would change
+        nothing. For an undecodable record, the user's retry function is asked."""
         retry = self._budget.retry
         if isinstance(error, Reject) or isinstance(retry, RetryPolicy):
             return self._budget.end
@@ -118,7 +122,7 @@ class Failures:
             return error.delay
         if isinstance(retry, RetryPolicy):
             since = now if history.waiting_since is None else history.waiting_since
-            if isinstance(error, NoRoom):  # it does not know for how long: its budget ends when it has
+            if isinstance(error, NoRoom):  # the length of the wait is unknown, so only the time waited so far counts
                 return retry.wait(0.0, now - since)
             if isinstance(error, OutOfResources) and retry.count_waits and retry.max_wait is None:
                 lacking = 0.0 if history.lacking_since is None else now - history.lacking_since
@@ -136,7 +140,7 @@ class Failures:
         return Decision(delay=float(delay), waits=True)
 
     def _budget_left(self, record: Record[Any, Any], now: float) -> float:
-        """Seconds for which it may go on waiting."""
+        """How many seconds the record may still wait."""
         retry, since = self._budget.retry, history_of(record).waiting_since
         if not isinstance(retry, RetryPolicy) or retry.max_wait is None or since is None:
             return math.inf
@@ -149,12 +153,13 @@ class Failures:
             raise ConfigurationError(
                 "FailurePolicy retry",
                 verdict,
-                f"is what the function said of {record!r}, but there is no dead_letter to send it to",
+                f"is what the function returned for {record!r}, but the policy has no dead_letter",
             )
         if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._budget.redelivers):
             return verdict
         raise ConfigurationError(
             "FailurePolicy retry",
             verdict,
-            f'is what the function said of {record!r}; it must be seconds (0 or more), "dead_letter", "skip" or "stop"',
+            f"is what the function returned for {record!r}; it must be seconds (0 or more), "
+            '"dead_letter", "skip" or "stop"',
         )

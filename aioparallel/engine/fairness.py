@@ -1,4 +1,4 @@
-"""Whose turn it is: sources with ready records take turns, equally or by weight."""
+"""Sources with ready records take turns, equally or by weight."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class TurnTaker(Protocol):
 
     is_queued: bool
     rank: int
-    """Its priority, from 0; see :class:`WeightedFairQueue`."""
+    """Its priority, from 0: the index of its weight in a :class:`WeightedFairQueue`."""
 
     @property
     def ready(self) -> Sized:
@@ -25,39 +25,39 @@ class TurnTaker(Protocol):
 
     @property
     def holds(self) -> Collection[Any]:
-        """The slots that it holds: records in flight, or calls with several records."""
+        """What it has in its slots: records in flight, or calls with several records."""
 
 
 class TurnQueue(Protocol):
-    """The sources that have something ready take turns."""
+    """The queue in which sources with ready records take turns."""
 
     @property
     def line(self) -> Collection[Any]:
-        """The sources in it; empty if none has something ready."""
+        """Empty if no source has something ready."""
 
     def begin(self) -> Any:
         """Return the source whose turn it is, until :meth:`end`. Call it only while ``line`` is not empty."""
 
     def end(self, source: Any) -> None:
-        """Its turn is over: move it to the end of the line, or out of it."""
+        """End the turn of the source: move it to the end of the line, or out of it."""
 
     def join(self, source: Any) -> None:
-        """It has something ready."""
+        """Add a source that has something ready. Adding it again does nothing."""
 
     def leave(self, source: Any) -> None:
-        """It has nothing ready."""
+        """Remove a source that has nothing ready. Removing it again does nothing."""
 
     def peers(self, source: Any) -> int:
         """How many sources have something ready that could share a batch with it, itself included."""
 
 
 MakeTurnQueue = Callable[[int, "Counters"], TurnQueue]
-"""Makes one, given the number of slots and the counters of started records."""
+"""Makes a queue, given the number of slots and the counters of started records."""
 
 
 class RoundRobin:
     """Sources take turns. A source that holds more than its share of the ``slots`` lets the others go first, so a topic
-    whose handlers hang does not slow down the others.
+    with slow handlers does not slow down the others.
     """
 
     __slots__ = ("_slots", "line")
@@ -67,7 +67,7 @@ class RoundRobin:
         self.line: deque[Any] = deque()
 
     def begin(self) -> Any:
-        """See :class:`TurnQueue`. The source stays in front."""
+        """Return the first source in line that holds no more than its share of the slots; if none does, the first."""
         line = self.line
         first = line[0]
         count = len(line)
@@ -80,40 +80,41 @@ class RoundRobin:
         return line[0]
 
     def end(self, source: TurnTaker) -> None:
-        """See :class:`TurnQueue`."""
+        """Move the source to the end of the line, or out of it if it has nothing ready."""
         if not source.ready:
             self.leave(source)
         elif source.is_queued:
             self.line.rotate(-1)
 
     def join(self, source: TurnTaker) -> None:
-        """See :class:`TurnQueue`."""
+        """Add the source to the end of the line."""
         if not source.is_queued:
             source.is_queued = True
             self.line.append(source)
 
     def leave(self, source: TurnTaker) -> None:
-        """See :class:`TurnQueue`."""
+        """Remove the source from the line."""
         if source.is_queued:
             source.is_queued = False
             self.line.remove(source)
 
     def peers(self, source: TurnTaker) -> int:
-        """See :class:`TurnQueue`."""
+        """Return the length of the line."""
         return len(self.line)
 
 
 def round_robin(slots: int, counters: Counters) -> TurnQueue:
-    """All sources have the same priority."""
+    """Make a queue in which all sources have the same priority."""
     return RoundRobin(slots)
 
 
-# After slots / 32 starts, the slots of each rank are counted anew. Counting takes time by their number.
+# The slots of each rank are counted again after slots / 32 starts. Counting takes time in proportion to their number.
 _COUNT_PART = 32
-# A rank may hold slots / 16 beyond its part. The slots that it holds vary by chance; without this slack, light ranks
-# would get what heavy ones are refused.
+# A rank may hold slots / 16 beyond its part. The number that it holds varies by chance. Without this slack, light ranks
+# would get the slots that heavy ones are refused.
 _SLACK_PART = 16
-# At most one of eight turns goes by age. If handlers are so long that all ranks wait longer, each turn would.
+# At most one of eight turns goes by age. Without this limit all turns would, if handlers are so slow that every rank
+# waits longer than the ageing time.
 _AGED_PART = 8
 
 
@@ -125,23 +126,23 @@ class _Rank:
     def __init__(self, weight: float, slots: int) -> None:
         self.weight = weight
         self.turns = RoundRobin(slots)
-        self.sources: dict[Any, None] = {}  # that have started records, and may hold slots
-        self.held = 0  # slots at the last count, and the starts since
-        self.may_hold = 0.0  # valid while the line is as it is
+        self.sources: dict[Any, None] = {}  # those that have started records and may hold slots
+        self.held = 0  # slots at the last count, plus the starts since
+        self.may_hold = 0.0  # slots; set again whenever the line changes
         self.spent = 0.0  # starts by weight: the rank that spent least is next
         self.since = 0.0  # when it had its last turn, or became ready again
 
 
 class WeightedFairQueue:
-    """Sources of several ranks. Ranks that have something ready start records in proportion to their ``weights``; what
-    one does not use goes to the others. Sources of one rank take turns as in a :class:`RoundRobin`.
+    """Sources of several ranks. Ranks with ready records start them in proportion to their ``weights``. What one rank
+    does not use goes to the others. Sources of one rank take turns as in a :class:`RoundRobin`.
 
     A rank that holds more than its part of the ``slots`` lets the others go first, so slow handlers of one rank do not
-    take all slots. A rank that has something ready and has had no turn for ``ageing`` seconds of ``clock`` has the next
-    one, but at most one of eight turns goes that way.
+    take all slots. A rank with ready records that had no turn for ``ageing`` seconds of ``clock`` gets the next one. At
+    most one of eight turns is given this way.
 
-    It is weighted fair queueing with virtual time: each start of a rank costs 1/weight. A rank that was not ready saves
-    nothing up. A rank that its part held back saves up no more than the number of slots.
+    This is weighted fair queueing with virtual time: each start of a rank costs 1/weight. A rank without ready records
+    saves up nothing. A rank that was held back for its slots saves up no more than the number of slots.
     """
 
     def __init__(
@@ -157,18 +158,18 @@ class WeightedFairQueue:
         self.line: list[_Rank] = []
         self._spent = 0.0  # what the rank of the last turn had spent before it
         self._before = 0  # taken_left of the counters when the turn began
-        self._count_in = 0  # starts until slots are counted anew
+        self._count_in = 0  # starts until slots are counted again
         self._age_in = _AGED_PART  # turns until one may go by age
 
     def begin(self) -> Any:
-        """See :class:`TurnQueue`."""
+        """Choose a rank, and return the source whose turn it is there."""
         line = self.line
         rank = line[0] if len(line) == 1 else self._chosen()
         self._before = self._counters.taken_left
         return rank.turns.begin()
 
     def end(self, source: TurnTaker) -> None:
-        """See :class:`TurnQueue`."""
+        """End the turn, and charge its starts to the rank of the source."""
         rank = self._ranks[source.rank]
         rank.turns.end(source)
         started = self._before - self._counters.taken_left
@@ -183,7 +184,7 @@ class WeightedFairQueue:
             self._leave_line(rank)
 
     def join(self, source: TurnTaker) -> None:
-        """See :class:`TurnQueue`."""
+        """Add the source to its rank, and the rank to the line."""
         if source.is_queued:
             return
         rank = self._ranks[source.rank]
@@ -191,18 +192,18 @@ class WeightedFairQueue:
         if rank not in self.line:
             rank.spent = max(rank.spent, min([one.spent for one in self.line], default=self._spent))
             rank.since = self._clock()
-            # The heaviest first: of those that have spent as much it has the next turn.
+            # The heaviest first: it has the next turn among those that have spent the same.
             self._line_up([one for one in self._by_weight if one is rank or one in self.line])
 
     def leave(self, source: TurnTaker) -> None:
-        """See :class:`TurnQueue`."""
+        """Remove the source from its rank, and an empty rank from the line."""
         rank = self._ranks[source.rank]
         rank.turns.leave(source)
         if not rank.turns.line:
             self._leave_line(rank)
 
     def peers(self, source: TurnTaker) -> int:
-        """See :class:`TurnQueue`."""
+        """Return how many sources of the same rank have something ready."""
         return self._ranks[source.rank].turns.peers(source)
 
     def _leave_line(self, rank: _Rank) -> None:
@@ -215,10 +216,10 @@ class WeightedFairQueue:
         for rank in ranks:
             rank.may_hold = slots * rank.weight + self._slack
 
-    # The hot path in one piece: it is paid for each record that suspends.
+    # The hot path in one function: it runs for each record that suspends.
     def _chosen(self) -> _Rank:
-        """The one that has waited for too long; else, of those within their part of the slots, the one that has spent
-        least."""
+        """Return a rank that has waited too long. Without one, return the rank that has spent least among those within
+        their part of the slots."""
         line = self.line
         self._age_in -= 1
         if self._age_in <= 0:
@@ -250,7 +251,7 @@ class WeightedFairQueue:
                 del rank.sources[source]
             rank.held = sum([len(source.holds) for source in rank.sources])
             if rank.held > rank.may_hold:
-                # A call of several sources is held by each of them, and takes one slot.
+                # A call of several sources is counted for each of them but takes one slot.
                 rank.held = len(set().union(*[source.holds for source in rank.sources]))
 
 

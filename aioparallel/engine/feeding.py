@@ -1,4 +1,4 @@
-"""From a source of items to a flow: iterables, those that block, and async iterables, read as far as there is room."""
+"""Feeds a flow from an iterable, a blocking iterable or an async iterable. Reads only while the flow has room."""
 
 from __future__ import annotations
 
@@ -17,16 +17,17 @@ __all__ = ["feed"]
 
 T = TypeVar("T")
 
-# Items that are read before the event loop turns.
+# The most items that are read in one turn of the event loop.
 _AT_ONCE = 256
 
 
 async def feed(
     flow: Flow[T, Any], items: Iterable[T] | AsyncIterable[T], room: asyncio.Event, *, in_thread: bool = False
 ) -> None:
-    """Feed all of them. ``room`` is set by the flow when there is some again.
+    """Feed all items. The flow sets ``room`` when it has room again. ``in_thread``: read in a thread, because the
+    iterable may block.
 
-    Ends the flow in any case, and then raises what iterating has raised.
+    Ends the flow in any case. Raises what iterating raises.
     """
     try:
         if isinstance(items, AsyncIterable):
@@ -56,7 +57,7 @@ async def _feed_plain(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Even
             left = flow.bytes_left
             try:
                 for item in itertools.islice(iterator, most):
-                    batch.append(item)  # of list() nothing would be left where the iterator raises
+                    batch.append(item)  # list() would lose the items if the iterator raises
                     if left is not None and (left := left - size_of(item)) <= 0:
                         most = len(batch)
                         break
@@ -69,7 +70,7 @@ async def _feed_plain(flow: Flow[T, Any], items: Iterable[T], room: asyncio.Even
 
 
 def _close(iterator: object) -> None:
-    """A generator that is left early is closed where it was read, now. Anything else is the caller's."""
+    """Close a generator at once, in the thread that read it. Other iterators belong to the caller."""
     if inspect.isgenerator(iterator):
         iterator.close()
 
@@ -84,14 +85,14 @@ async def _feed_async(flow: Flow[T, Any], items: AsyncIterable[T], room: asyncio
                 item = await anext(iterator)
             except StopAsyncIteration:
                 return
-            if task is not None and task.cancelling():  # and the source has gone on as if it were not
+            if task is not None and task.cancelling():  # the source has swallowed the cancellation
                 raise asyncio.CancelledError
             flow.feed((item,))
             read += 1
             if read % _AT_ONCE == 0:
-                await asyncio.sleep(0)  # one that never suspends would let nobody run
+                await asyncio.sleep(0)  # a source that never suspends would block the loop
     finally:
-        if inspect.isasyncgen(iterator):  # anything else is the caller's
+        if inspect.isasyncgen(iterator):  # other iterators belong to the caller
             await iterator.aclose()
 
 
@@ -106,7 +107,7 @@ async def _feed_from_thread(flow: Flow[T, Any], items: Iterable[T], room: asynci
 
 
 class _Reader:
-    """Reads an iterable in a daemon thread of its own: one that blocks for ever keeps nobody from leaving."""
+    """Reads an iterable in its own daemon thread. An iterable that blocks for ever does not keep the process alive."""
 
     def __init__(self, items: Iterable[object]) -> None:
         self._items = items
@@ -115,18 +116,19 @@ class _Reader:
         self._changed = threading.Condition()
         # Under its lock:
         self._most = 0  # items that may be read
-        self._left: int | None = None  # bytes until none may be read; None: they are not bounded
+        self._left: int | None = None  # bytes that may still be read; None: no limit
         self._read: list[object] = []
-        self._size = 0  # bytes of these, where they are bounded
-        self._is_told = False  # that there is something
+        self._size = 0  # bytes of these items, if there is a limit
+        self._is_notified = False  # whether the loop knows that there are items
         self._closed = False
         self._ended = False
         self._error: BaseException | None = None
         threading.Thread(target=self._run, name="aioparallel-reading", daemon=True).start()
 
     async def read(self, most: int, left: int | None) -> list[object]:
-        """Up to so many items, as soon as there is one; none at the end. With ``left``, no more than make so many
-        bytes, and the last of them. Raises what iterating has raised, after the items before it."""
+        """Return up to ``most`` items as soon as there is one; an empty list at the end. ``left``: bytes after which
+        reading stops; the item that exceeds them is included. Raises what iterating raised, after all items before
+        it."""
         with self._changed:
             self._most = most - len(self._read)
             self._left = None if left is None else left - self._size
@@ -134,7 +136,7 @@ class _Reader:
         while True:
             with self._changed:
                 read, self._read, self._size = self._read, [], 0
-                self._is_told = False
+                self._is_notified = False
                 ended = self._ended
             if read or ended:
                 break
@@ -145,7 +147,7 @@ class _Reader:
         return read
 
     def close(self) -> None:
-        """The thread ends when its ``next()`` has returned."""
+        """Let the thread end when its current ``next()`` has returned."""
         with self._changed:
             self._closed = True
             self._changed.notify()
@@ -165,10 +167,10 @@ class _Reader:
             error = raised
         with self._changed:
             self._ended, self._error = True, error
-        self._tell()
+        self._notify()
 
     def _may_read(self) -> bool:
-        """Waits until it may; False: nobody wants more."""
+        """Wait until one more item may be read. False: the reader is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or (self._most > 0 and (self._left is None or self._left > 0)))
             return not self._closed
@@ -181,10 +183,10 @@ class _Reader:
                 self._left -= size
                 self._size += size
             self._read.append(item)
-            is_told, self._is_told = self._is_told, True
-        if not is_told:
-            self._tell()
+            is_notified, self._is_notified = self._is_notified, True
+        if not is_notified:
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._some.set)

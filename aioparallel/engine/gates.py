@@ -1,15 +1,23 @@
-"""Gates: bounds of what is under way at one place, a host say. A record that finds one shut holds no worker: it waits
-parked, without an attempt counted, and is woken when there is room.
+"""Gates limit how many handlers work at one place at once, such as one HTTP host. A record that finds its gate full
+holds no worker. It is parked without counting an attempt, and woken when there is room.
 
-A handler enters a gate with :meth:`Gate.enter` and leaves it with :meth:`Gate.leave`. Where there is no room ``enter``
-raises :class:`NoRoom`; the engine parks the record and lets it wait in the gate's line. Who has waited goes first:
-while somebody waits, or was woken and is on the way, newcomers wait behind. What is on its way keeps a place, so a
-woken record finds one, however long it takes; where it goes to another gate, or its attempt says with :func:`give_back`
-that it goes to none, the place is free at once; and where it does not come, since its partition was taken away say, it
-is found again at the next look, a second later at most.
+A handler calls :meth:`Gate.enter` and :meth:`Gate.leave`. If the gate is full, ``enter`` raises :class:`NoRoom`: the
+engine parks the record, and the record waits in the gate's line. Records that have waited go first. While a record
+waits, or is woken and has not entered yet, newcomers join the end of the line.
 
-A handler that needs several at once enters them with :func:`enter_all`. Who waits for one and keeps a place at another
-may wait for somebody who waits for that, so one record at a time does: the one whose turn it is.
+A woken record has a *reserved place*, so it finds room however long it takes to get there. The place is released in
+three ways:
+
+* The record enters another gate, or its attempt calls :func:`give_back`, or the attempt ends: the place is free at
+  once.
+* The record does not come, for example because its partition was revoked: the next check finds this, at most a second
+  later.
+* The first record in line is at a gate that is shut for some time: the places that it holds at other gates are free at
+  once.
+
+A handler that needs several gates at once uses :func:`enter_all`. A record that waits at one gate and holds a place at
+another could wait for a record that waits for that place: a deadlock. So only one record at a time may do this: the one
+that holds the *turn* gate.
 """
 
 from __future__ import annotations
@@ -30,47 +38,48 @@ __all__ = ["Gate", "NoRoom", "Waking", "enter_all", "give_back", "give_back_of",
 
 AnyRecord = Record[Any, Any]
 
-# Seconds between two looks at a gate where somebody waits: for whom nobody wakes it.
-_LOOK: Final = 1.0
-# Seconds from one moment at which a timer may come before its time.
+# Seconds between two checks of a gate with waiting records. Checks find the records that no other event would wake.
+_CHECK_INTERVAL: Final = 1.0
+# Seconds by which a timer may fire early.
 _EARLY: Final = 0.001
 
 _WOKEN: Final[ContextVar[AnyRecord | None]] = ContextVar("aioparallel_woken", default=None)
 
 
 class NoRoom(NotToBlame):
-    """There is no room at ``gate``: to be tried again when there is.
+    """``gate`` is full or shut: the record is tried again when there is room.
 
-    ``keeping``: while it waits it keeps places at these, if nobody takes them before it does; the first is its turn,
-    and without that it keeps none. Who keeps any waits before all others: they wait for its places.
+    ``reserving``: gates at which it reserves places while it waits, if they are still free then. The first is the turn
+    gate: without a place there it reserves none. A record with reserved places goes to the front of the line, because
+    others wait for those places.
     """
 
-    def __init__(self, gate: Gate, keeping: Sequence[Gate] = ()) -> None:
+    def __init__(self, gate: Gate, reserving: Sequence[Gate] = ()) -> None:
         super().__init__(max(0.0, gate.opens_in), f"no room at {gate.name}")
         self.gate = gate
-        self.keeping = keeping
+        self.reserving = reserving
 
     def __reduce__(self) -> tuple[object, ...]:
-        return NotToBlame, (self.delay, str(self))  # of no use where the gate is not
+        return NotToBlame, (self.delay, str(self))  # the gate exists only in this process
 
 
 class Waking(Protocol):
-    """Who has parked the records."""
+    """What parked the records: wakes them for a gate."""
 
     def wake(self, record: AnyRecord, seconds: float) -> bool:
-        """Make it ready, after so many seconds at a gate. False: nobody waits for it any more."""
+        """Make a record ready that has waited ``seconds`` at a gate. False: it is not parked any more."""
 
     def is_waiting(self, record: AnyRecord) -> bool:
-        """Whether it is parked still."""
+        """Whether the record is still parked, or ready and not started."""
 
     def is_coming(self, record: AnyRecord) -> bool:
-        """Whether it was made ready and not parked anew: the next free worker may start it, or runs it."""
+        """Whether a woken record runs, or may be started by the next free worker."""
 
 
 class _Coming(NamedTuple):
     waking: Waking
     parks: int
-    """How often it had been parked: once more, and it waits for something else."""
+    """How often the record had been parked. If it is parked again, it waits for something else."""
 
 
 class _Waiter(NamedTuple):
@@ -81,7 +90,7 @@ class _Waiter(NamedTuple):
 
 
 class Gate:
-    """For one event loop. ``limit``: how many may be under way, at most."""
+    """Belongs to one event loop. ``limit``: the most handlers that may be inside."""
 
     def __init__(self, name: str, limit: int) -> None:
         self.name = name
@@ -90,18 +99,18 @@ class Gate:
         self._loop = asyncio.get_running_loop()
         self._shut_until = 0.0
         self._line: deque[_Waiter] = deque()
-        self._woken: dict[AnyRecord, _Coming] = {}  # on their way, each with a place kept for it
+        self._woken: dict[AnyRecord, _Coming] = {}  # records with a reserved place
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
-        self._look_comes = False
+        self._is_scheduled = False
 
     # -- for handlers -----------------------------------------------------------------------------------
 
     def enter(self) -> None:
-        """One more is under way. Raises NoRoom."""
+        """Enter the gate. Raises NoRoom if it is full or shut."""
         record = _WOKEN.get()
         if (
-            ((record is not None and self in _given_back(record)) or not self._line)
+            ((record is not None and self in _release_places(record)) or not self._line)
             and self.under_way + len(self._woken) < self.limit
             and not (self._shut_until and self._is_shut)
         ):
@@ -110,61 +119,62 @@ class Gate:
         raise NoRoom(self)
 
     def leave(self) -> None:
-        """One of those under way has ended."""
+        """Leave the gate."""
         self.under_way -= 1
         if self._line:
-            self._look_soon()
+            self._schedule_wake()
 
     def shut(self, seconds: float) -> None:
-        """Nobody enters for so long; where it is shut for longer, it stays so."""
+        """Let no record enter for ``seconds``. A longer time that was set before stays."""
         self._shut_until = max(self._shut_until, self._loop.time() + seconds)
         if self._line:
-            _given_back(self._line[0].record)  # the first may keep places elsewhere, and that would be for long
+            _release_places(self._line[0].record)  # it may hold places at other gates, and would do so for long
             self._set_timer()
 
     # -- for the engine ---------------------------------------------------------------------------------
 
-    def wait(self, record: AnyRecord, waking: Waking, longest: float | None, keeping: Sequence[Gate] = ()) -> None:
-        """Let it wait, for ``longest`` seconds at most; None: for as long as it takes. ``keeping``: see NoRoom."""
+    def wait(self, record: AnyRecord, waking: Waking, longest: float | None, reserving: Sequence[Gate] = ()) -> None:
+        """Add a parked record to the line, for at most ``longest`` seconds; None: no limit. ``reserving``: as in
+        :class:`NoRoom`."""
         now = self._loop.time()
         waiter = _Waiter(record, now, None if longest is None else now + longest, waking)
-        if keeping and _kept(waiter, keeping):
+        if reserving and _reserve_places(waiter, reserving):
             self._line.appendleft(waiter)
         else:
             self._line.append(waiter)
-        # It may have become free since the record found no room.
+        # A place may have become free since the record found none.
         if self._has_room:
-            self._look_soon()
+            self._schedule_wake()
         else:
             self._set_timer()
 
     @property
     def waiting(self) -> Waiting | None:
-        """None where nobody does."""
+        """How many records wait, and for how long; None if none does."""
         if not self._line:
             return None
-        since = min(waiter.since for waiter in islice(self._line, 2))  # the first may have come from elsewhere
+        since = min(waiter.since for waiter in islice(self._line, 2))  # the first may have jumped the line
         return Waiting(self.name, len(self._line), self._loop.time() - since, max(0.0, self.opens_in))
 
     @property
     def opens_in(self) -> float:
-        """Seconds; 0 or less where it is not shut."""
+        """Seconds until it opens; 0 or less if it is not shut."""
         return self._shut_until - self._loop.time()
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing would be forgotten with it."""
+        """Whether nothing is lost if the gate is discarded."""
         return not self.under_way and not self._line and not self._woken and not self._is_shut
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Forget all records, and wake none any more."""
         self._line.clear()
         self._woken.clear()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    # -- looks ------------------------------------------------------------------------------------------
+    # -- waking -----------------------------------------------------------------------------------------
 
     @property
     def _is_shut(self) -> bool:
@@ -174,44 +184,45 @@ class Gate:
     def _has_room(self) -> bool:
         return self.under_way + len(self._woken) < self.limit and not (self._shut_until and self._is_shut)
 
-    def _look_soon(self) -> None:
-        """Not at once: this may be in the middle of a handler's step."""
-        if not self._look_comes:
-            self._look_comes = True
-            self._loop.call_soon(self._look)
+    def _schedule_wake(self) -> None:
+        """Wake records soon, not now: this call may come from the middle of a handler's step."""
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            self._loop.call_soon(self._wake_first)
 
-    def _look(self) -> None:
-        self._look_comes = False
-        room = 0 if self._is_shut else self.limit - self.under_way - len(self._woken)
+    def _wake_first(self) -> None:
+        self._is_scheduled = False
+        places = 0 if self._is_shut else self.limit - self.under_way - len(self._woken)
         now = self._loop.time()
-        while room > 0 and self._line:
-            room -= self._wake(self._line.popleft(), now, keeps_a_place=True)
+        while places > 0 and self._line:
+            waiter = self._line.popleft()
+            if self._wake(waiter, now):
+                self._reserve(waiter)
+                places -= 1
         if self._line:
             self._set_timer()
 
-    def _wake(self, waiter: _Waiter, now: float, *, keeps_a_place: bool) -> bool:
-        is_woken = waiter.waking.wake(waiter.record, now - waiter.since)
-        if is_woken and keeps_a_place:
-            self._keep(waiter)
-        return is_woken
+    @staticmethod
+    def _wake(waiter: _Waiter, now: float) -> bool:
+        return waiter.waking.wake(waiter.record, now - waiter.since)
 
-    def _keep(self, waiter: _Waiter) -> None:
-        """A place, for its next attempt."""
+    def _reserve(self, waiter: _Waiter) -> None:
+        """Reserve a place for the record's next attempt."""
         self._woken[waiter.record] = _Coming(waiter.waking, waiter.record._parks)
         history = history_of(waiter.record)
         history.kept_at = (*history.kept_at, self)
 
     def _set_timer(self) -> None:
-        wait = min(self.opens_in, _LOOK) if self._is_shut else _LOOK
+        wait = min(self.opens_in, _CHECK_INTERVAL) if self._is_shut else _CHECK_INTERVAL
         if self._timer is not None:
             if self._timer_at <= self._loop.time() + wait:
                 return
             self._timer.cancel()
         self._timer_at = self._loop.time() + wait
-        self._timer = self._loop.call_later(wait, self._look_around)
+        self._timer = self._loop.call_later(wait, self._check)
 
-    def _look_around(self) -> None:
-        """For whom nobody wakes it: it opens, who waited is gone, or has waited long enough."""
+    def _check(self) -> None:
+        """Handle what no other event reports: the gate opens, a record is gone, or a record has waited long enough."""
         self._timer = None
         now = self._loop.time()
         self._woken = {
@@ -222,73 +233,80 @@ class Gate:
         line: deque[_Waiter] = deque()
         for waiter in self._line:
             if waiter.until is not None and now >= waiter.until - _EARLY:
-                self._wake(waiter, now, keeps_a_place=False)
+                self._wake(waiter, now)  # without a place: it is tried, room or not
             elif waiter.waking.is_waiting(waiter.record):
                 line.append(waiter)
         self._line = line
-        self._look()
+        self._wake_first()
 
 
 def enter_all(gates: Sequence[Gate], turn: Gate) -> None:
-    """One more is under way at each of these. Raises NoRoom where one of them has no room; then nothing is under way.
+    """Enter all of these gates. Raises NoRoom if one has no room; then none is entered.
 
-    ``turn``: a gate of one place, the same for all that enter several of the same gates. A newcomer waits in line where
-    most do, as all others. Who was woken, and finds no room at another, waits for its turn; then it keeps its places,
-    and is first in line for those that it has not. Where one is shut nobody keeps places elsewhere.
+    ``turn``: a gate with one place, shared by all handlers that enter several of the same gates. It prevents deadlocks:
+
+    1. A newcomer waits in the longest line, without reserved places.
+    2. A woken record that finds another gate full waits for the turn.
+    3. With the turn, the record reserves places at the gates that have room, and goes to the front of the line at the
+    others.
+
+    While one of the gates is shut, a record reserves no places at the others.
     """
     record = _WOKEN.get()
-    kept = () if record is None else _given_back(record)
-    full = [gate for gate in gates if not gate._has_room or (gate._line and gate not in kept)]
+    reserved = () if record is None else _release_places(record)
+    full = [gate for gate in gates if not gate._has_room or (gate._line and gate not in reserved)]
     if not full:
         for gate in gates:
             gate.under_way += 1
         return
     slowest = max(full, key=lambda gate: (gate.opens_in if gate._is_shut else 0.0, len(gate._line)))
-    if slowest._is_shut or not kept:
+    if slowest._is_shut or not reserved:
         raise NoRoom(slowest)
-    if not turn._has_room or (turn._line and turn not in kept):
+    if not turn._has_room or (turn._line and turn not in reserved):
         raise NoRoom(turn)
     raise NoRoom(slowest, [turn, *(gate for gate in gates if gate not in full)])
 
 
 def give_back() -> None:
-    """The attempt that runs in this context goes to no gate any more: places that are kept for it are for who waits."""
+    """Release the places reserved for the attempt that runs in this context: it enters no gate any more."""
     record = _WOKEN.get()
     if record is not None:
-        _given_back(record)
+        _release_places(record)
 
 
 def give_back_of(record: AnyRecord) -> None:
-    """Its attempt has ended, perhaps before it got to a gate: places that were kept for that are for who waits."""
+    """Release the places reserved for an attempt that has ended: it may not have entered any gate."""
     if record._history is not None:
-        _given_back(record)
+        _release_places(record)
 
 
-def _given_back(record: AnyRecord) -> Sequence[Gate]:
-    """The gates that have kept a place for it until now."""
+def _release_places(record: AnyRecord) -> Sequence[Gate]:
+    """Release the reserved places of a record. Returns their gates."""
     history = record._history
     if history is None or not history.kept_at:
         return ()
     gates, history.kept_at = history.kept_at, ()
-    kept: list[Gate] = []
+    released: list[Gate] = []
     for gate in gates:
         if gate._woken.pop(record, None) is not None:
-            kept.append(gate)
+            released.append(gate)
             if gate._line:
-                gate._look_soon()
-    return kept
+                gate._schedule_wake()
+    return released
 
 
-def _kept(waiter: _Waiter, gates: Sequence[Gate]) -> bool:
-    """Whether it has its turn, still: the first of these. Then it keeps a place at all that have one."""
+def _reserve_places(waiter: _Waiter, gates: Sequence[Gate]) -> bool:
+    """Reserve a place at each gate in order, up to the first full one. Returns whether there was one at the first gate,
+    the turn."""
     for gate in gates:
         if not gate._has_room:
             return gate is not gates[0]
-        gate._keep(waiter)
+        gate._reserve(waiter)
     return True
 
 
 def name_woken(record: AnyRecord) -> None:
-    """What runs in this context is an attempt of this record. Of one that was parked before: others wait at no gate."""
+    """Let gates know that this record's attempt runs in this context. Only a record that was parked may have reserved
+    places."""
     if record._parks:
         _WOKEN.set(record)

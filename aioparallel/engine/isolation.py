@@ -1,11 +1,12 @@
-"""Running one handler after the other inside contexts of their own, within a worker's task.
+"""Runs handlers one after the other in a worker's task, each in its own context.
 
-A worker has a *driver*: a generator that awaits the handler of each record sent to it, and yields how it ended. The
-worker makes each step itself, ``context.run(driver.send, record)``: a handler that never suspends has ended after that
-one call. What one that does suspend yields (futures) the worker passes on to its task, and sends or throws what the
-task gives back, each time inside the same context; see ``workers.py``, and :func:`resume` for the same as a coroutine.
+A worker has a *driver*: a generator that awaits the handler of each record sent to it, and yields how the handler
+ended. The worker makes the first step itself, with ``context.run(driver.send, record)``. A handler that never suspends
+has ended after that one call. If it suspends, the driver yields a future: the worker yields it to its own task, and
+sends or throws the task's answer back into the driver, in the same context. :func:`resume` does the same as a
+coroutine.
 
-Half the time of a coroutine's own ``send``, which tells its end by raising StopIteration.
+This takes half the time of ``send`` on the handler's own coroutine, which ends by raising StopIteration.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from aioparallel.records import Record
 __all__ = ["ENDED", "Driver", "Ended", "drive", "resume"]
 
 ENDED: Final = object()
-"""The handler has returned None, and nothing else is to be done about the record."""
+"""The handler has returned None, and the record needs nothing else."""
 
 
 def _at_once() -> Iterable[None]:
@@ -31,8 +32,8 @@ def _at_once() -> Iterable[None]:
 class Ended:
     """A handler has returned ``value``, or raised ``error``.
 
-    ``is_plain``: all there is to do is to let ``value`` leave. A driver has one of these for all its records: it is
-    valid until the next one is sent to it.
+    ``is_plain``: only ``value`` must be sent. A driver reuses one object for all plain ends, so it is valid until the
+    next record is sent to the driver.
     """
 
     __slots__ = ("error", "is_plain", "value")
@@ -48,10 +49,11 @@ Driver = Generator[object, Any, None]
 
 @types.coroutine
 def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], cancelling: Callable[[], int]) -> Driver:
-    """Await the handler of each record that is sent; yield :data:`ENDED` when there is nothing more to do about it,
-    or an :class:`Ended`. To be started with ``send(None)``.
+    """Await the handler of each record that is sent. Yields :data:`ENDED` if the record needs nothing else, or an
+    :class:`Ended`. Start it with ``send(None)``.
 
-    ``cancelling``: of the task it runs in. A cancellation that was requested and not delivered is something to do.
+    ``cancelling``: the method of the task in which it runs. An end is not plain while a cancellation is requested but
+    not delivered.
     """
     record: Record[Any, Any] = yield None
     plain = Ended(None, is_plain=True)
@@ -80,8 +82,8 @@ def drive(handler: Callable[[Record[Any, Any]], Coroutine[Any, Any, object]], ca
 def resume(
     driver: Driver, context: Context, yielded: object, breathe: Callable[[], Iterable[None]] = _at_once
 ) -> Generator[Any, Any, object]:
-    """Await the rest of the handler whose first step in ``context`` has yielded ``yielded``; how it ended.
-    ``breathe()``: what is yielded before it goes on."""
+    """Await the rest of a handler whose first step in ``context`` has yielded ``yielded``. Returns how it ended.
+    ``breathe()``: what to yield to the loop before the handler resumes."""
     while yielded is not ENDED and type(yielded) is not Ended:
         try:
             sent = yield yielded
@@ -94,7 +96,8 @@ def resume(
         else:
             yielded = context.run(driver.send, sent)
             continue
-        # Not above: it would be the context of whatever the handler raises later, long after it has come over it.
+        # Outside of the except block: inside, this error would become the __context__ of every error that the handler
+        # raises later, even after it has handled this one.
         yielded = context.run(driver.throw, thrown)
         del thrown
     return yielded

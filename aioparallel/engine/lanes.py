@@ -1,15 +1,15 @@
 """A lane: the FIFO of records that must run one after the other.
 
-There is no object for it. Its records are linked through ``Record._next``, from the one that runs next, runs now or is
-parked (the *head*, which stays in place until it has ended) to the one that came last, which ``Session.lanes`` holds by
-the lane's key. Most lanes of a topic with many keys have a single record: an object for each would cost as much as the
-record's decoding, and an empty deque takes 760 bytes.
+A lane has no object of its own. Its records are linked through ``Record._next``, from the *head* to the newest record.
+The head runs next, runs now or is parked; it stays in place until it has ended. ``Source.lanes`` holds the newest
+record by the lane's key. Most lanes of a topic with many keys have a single record. An object for each would cost as
+much as decoding the record, and an empty deque takes 760 bytes.
 
-A *stale lane* outlives its source: one of its records still runs, or its output is being produced, when the source is
-dropped. Its key stays closed for newer sources of that name until the record ends. This keeps I3 when a partition
-comes back to the process that had it. One step may drop five hundred sources, each with hundreds of started records.
-So dropping does no work for each record: the closed lanes of a name are collected when a newer source of that name
-asks.
+A *stale lane* outlives its source: the source is dropped while one of its records runs, or while its output is being
+produced. The key stays closed for newer sources of the same name until that record ends. This keeps the order of the
+key (I3) when a partition comes back to the process that had it. One step may drop five hundred sources, each with
+hundreds of started records, so dropping does no work for each record. The closed lanes of a name are collected when a
+newer source of that name needs them.
 """
 
 from __future__ import annotations
@@ -31,17 +31,18 @@ AnyRecord = Record[Any, Any]
 
 
 def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
-    """The lane of each record within its partition; None: no order."""
+    """Return the lane of each record within its partition. None: no order."""
     if order_by is not None:
         return _ordered(records, order_by)
     if ordering is Ordering.KEY:
         return [record.key for record in records]
-    # One lane for the partition, or none.
+    # One lane for the whole partition, or no lane.
     return itertools.repeat(True if ordering is Ordering.PARTITION else None)
 
 
 def _ordered(records: Sequence[Record[Any, Any]], order_by: OrderBy) -> list[Hashable]:
-    """Raises what ``order_by`` raises, with the record's place; never as if somebody had cancelled the reading."""
+    """Raises what ``order_by`` raises, with a note that names the record. A CancelledError becomes WorkCancelled:
+    nobody has cancelled the fetcher."""
     lanes: list[Hashable] = []
     try:
         for record in records:
@@ -50,8 +51,8 @@ def _ordered(records: Sequence[Record[Any, Any]], order_by: OrderBy) -> list[Has
     except RAISED as error:
         place = records[len(lanes)].place
         failure = error if isinstance(error, Exception) else WorkCancelled(f"order_by for {place}")
-        with contextlib.suppress(Exception):  # some take no notes
-            failure.add_note(f"from order_by, for {place}: it gives any hashable value, or None for no order")
+        with contextlib.suppress(Exception):  # some exceptions accept no notes
+            failure.add_note(f"from order_by, for {place}: it must return a hashable value, or None for no order")
         if failure is error:
             raise
         raise failure from error
@@ -59,13 +60,13 @@ def _ordered(records: Sequence[Record[Any, Any]], order_by: OrderBy) -> list[Has
 
 
 def _lane_key(record: Record[Any, Any], order_by: OrderBy) -> Hashable:
-    """None for one that could not be decoded: the function may count on what is missing in it."""
+    """None for an undecodable record: the user's function may rely on parts that it lacks."""
     history = record._history
     return None if history is not None and history.undecodable is not None else order_by(record)
 
 
 def length_from(head: Record[Any, Any]) -> int:
-    """Records of the lane whose head this is."""
+    """Return how many records the lane with this head has."""
     length, record = 1, head
     while (following := record._next) is not None:
         record = following
@@ -74,14 +75,15 @@ def length_from(head: Record[Any, Any]) -> int:
 
 
 class _Name:
-    """What sources of one name have left behind."""
+    """The dropped sources of one name that still have started records."""
 
     __slots__ = ("closed", "left", "unread")
 
     def __init__(self) -> None:
-        self.left: dict[Source, None] = {}  # dropped, with something begun
-        self.unread: list[Source] = []  # of these, whose lanes are not in ``closed`` yet
-        self.closed: dict[Hashable, AnyRecord | None] = {}  # by lane, the head of the newer lane that waits for it
+        self.left: dict[Source, None] = {}
+        self.unread: list[Source] = []  # those whose lanes are not in ``closed`` yet
+        # By stale lane, the head of the newer lane that waits for it.
+        self.closed: dict[Hashable, AnyRecord | None] = {}
 
     def read(self) -> None:
         for source in self.unread:
@@ -99,7 +101,7 @@ class StaleLanes:
 
     @property
     def left(self) -> bool:
-        """Whether there are any."""
+        """Whether there are any stale lanes."""
         return bool(self._names)
 
     @property
@@ -111,13 +113,14 @@ class StaleLanes:
                     yield head
 
     def adopt(self, source: Source) -> None:
-        """Take a dropped source that has started records."""
+        """Add a dropped source that has started records."""
         name = self._names.setdefault(source.name, _Name())
         name.left[source] = None
         name.unread.append(source)
 
     def close(self, head: AnyRecord) -> bool:
-        """Return whether this new lane must wait for a stale one. If several wait, the newest is kept."""
+        """Return whether this new lane must wait for a stale one. Of several that wait, only the newest is remembered:
+        the others are of dropped sources."""
         name = self._names.get(head._source.name)
         if name is None:
             return False

@@ -1,6 +1,5 @@
-"""How long pending batches wait for more records: one time for each handler, so they come due in the order of their
-starts.
-"""
+"""How long pending batches wait for more records. The time is the same for all batches of a handler, so they become due
+in the order in which they began to wait."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _AT_ONCE = 500
 
 
 class Lingering:
-    """Makes pending batches due when they have lingered, and calls ``on_due()`` then. Made within a running loop."""
+    """Makes pending batches due when their time is over, and then calls ``on_due()``. Make it within a running loop."""
 
     def __init__(self, assembler: BatchAssembler, on_due: Callable[[], None]) -> None:
         self._assembler = assembler
@@ -52,7 +51,7 @@ class Lingering:
         waits, now = self._waits[batching], self._loop.time()
         for pending in waits.due(now + EARLY, _AT_ONCE):
             self._assembler.make_due(pending)
-        # Others that began later still wait: set the timer for them.
+        # Batches that began later still wait: set the timer for them.
         upcoming = waits.next_time
         if upcoming is None:
             del self._timers[batching]

@@ -1,8 +1,8 @@
-"""An event loop in a thread of its own, for programs that are not asynchronous: flows that are fed and read from other
-threads, in lists, never item by item.
+"""An event loop in its own thread, for programs that are not asynchronous. Other threads feed and read its flows in
+lists, not item by item.
 
-There is one for each process. What handlers share is opened in it once, by name, and kept for the flows to come: a
-client with warm connections, say, in a process that runs one short task after the other.
+There is one for each process. Resources of handlers are opened in it once, by name, and kept for later flows. This
+keeps the connections of a client warm in a process that runs one short task after the other, such as a Spark worker.
 """
 
 from __future__ import annotations
@@ -36,30 +36,29 @@ R = TypeVar("R")
 
 # Seconds for a resource to open.
 _OPEN_TIMEOUT = 30.0
-# Scopes whose resources stay open though no flow uses them.
+# The most scopes whose resources stay open while no flow uses them.
 _IDLE_SCOPES = 8
-# Seconds for all that runs to end, when the process does.
+# Seconds that the loop has to end when the process exits.
 _CLOSE_TIMEOUT = 15.0
 
 
 class LoopThread:
-    """Made by :meth:`of_this_process`."""
+    """Get it with :meth:`of_this_process`."""
 
     _of_process: LoopThread | None = None
     _making = threading.Lock()
-    # Loops of the parent of a forked process are kept: to finalise one here would touch what both have open.
+    # In a forked process, loops of the parent are never finalised: that would touch files that both processes share.
     _of_parents: ClassVar[list[LoopThread]] = []
 
     def __init__(self) -> None:
         self._pid = os.getpid()
         self._loop: asyncio.AbstractEventLoop
         self._opened: dict[tuple[str, str], Resources] = {}
-        self._scopes: dict[str, None] = {}  # the last used at the end
+        self._scopes: dict[str, None] = {}  # the most recently used last
         self._opening: asyncio.Lock
         self._flows: set[ThreadedFlow[Any, Any]] = set()
-        self._waiting: set[Future[Any]] = (
-            set()
-        )  # of threads; entered before the loop is called, which may end meanwhile
+        # What other threads wait for. Each is added before the loop is called, because the loop may end meanwhile.
+        self._waiting: set[Future[Any]] = set()
         self._ended: BaseException | None = None
         started: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, args=(started,), name="aioparallel-loop", daemon=True)
@@ -68,7 +67,7 @@ class LoopThread:
 
     @classmethod
     def of_this_process(cls) -> LoopThread:
-        """The one of this process, which is made where there is none, also after a fork, or when it has ended."""
+        """Return the loop thread of this process. Makes one if there is none, after a fork, or if it has ended."""
         with cls._making:
             found = cls._of_process
             if found is None or not found.is_alive:
@@ -77,14 +76,14 @@ class LoopThread:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Whether the thread runs."""
         return self._ended is None and self._thread.is_alive()
 
     def flow(self, work: Work[T, R], *, scope: str = "") -> ThreadedFlow[T, R]:
-        """A flow (:class:`~aioparallel.engine.flow.Flow`) to be used from this thread, and one that feeds it.
+        """Make a :class:`~aioparallel.engine.flow.Flow` that other threads feed and read.
 
-        Opens those of the resources that no flow before has opened in the same ``scope``, and raises what that raises.
-        Of many scopes those without a flow are closed, the longest unused first.
+        Opens the resources that no earlier flow has opened in the same ``scope``; raises what opening raises. Scopes
+        without a flow are closed if there are more than 8 of them, the longest unused first.
         """
         made: ThreadedFlow[T, R] = ThreadedFlow(self, scope)
 
@@ -103,12 +102,12 @@ class LoopThread:
         return made
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run it in the loop, wait for it, and give what it gives or raises."""
+        """Run a coroutine in the loop and wait for it. Returns what it returns, raises what it raises."""
         begun: list[asyncio.Task[T]] = []
         try:
             return cast("T", self.ask(self._start, work, begun))
         except BaseException:
-            if begun:  # Ctrl-C, say: the loop's own work is not this thread's to close
+            if begun:  # for example by Ctrl-C: the task belongs to the loop, so cancel it there
                 with contextlib.suppress(LoopThreadEnded):
                     self.call(begun[0].cancel)
             raise
@@ -117,8 +116,8 @@ class LoopThread:
                 work.close()
 
     def ask(self, function: Callable[..., object], *arguments: object) -> Any:
-        """Call it in the loop with a future besides, and wait for what that is told. Raises LoopThreadEnded, and
-        ConsumerStateError within the loop itself."""
+        """Call ``function(*arguments, future)`` in the loop, and wait for the result of the future. Raises
+        LoopThreadEnded, and ConsumerStateError within the loop itself."""
         self.expect_other_thread()
         future: Future[Any] = Future()
         self._waiting.add(future)
@@ -129,16 +128,16 @@ class LoopThread:
             self._waiting.discard(future)
 
     def expect_other_thread(self) -> None:
-        """Who would wait for the loop within it waits for ever. Raises ConsumerStateError."""
+        """Raises ConsumerStateError in the loop's own thread: waiting for the loop there would never end."""
         if threading.current_thread() is self._thread:
             raise ConsumerStateError(
                 "a LoopThread cannot be waited for within its own event loop: use parallel_map() in a handler"
             )
 
     def call(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call it in the loop, soon. Raises LoopThreadEnded."""
+        """Call ``function`` in the loop soon. Raises LoopThreadEnded."""
         if self._pid != os.getpid():
-            raise LoopThreadEnded("it belongs to the process that this one was forked from: make a new flow here")
+            raise LoopThreadEnded("it belongs to the parent of this forked process: make a new flow here")
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError as error:
@@ -146,11 +145,11 @@ class LoopThread:
 
     @property
     def is_idle(self) -> bool:
-        """Whether it has no flow that is not closed."""
+        """Whether all flows are closed."""
         return not self._flows
 
     def close(self) -> None:
-        """Close what was opened, and end. Flows that are not closed raise at their readers."""
+        """Close all resources and end the thread. Open flows raise LoopThreadEnded at their readers."""
         self.expect_other_thread()
         if self.is_alive:
             with contextlib.suppress(LoopThreadEnded):
@@ -221,7 +220,7 @@ class LoopThread:
             return opened
 
     async def _close_unused(self, scope: str) -> None:
-        """``scope`` is used now."""
+        """Close the resources of scopes that are unused for longest. ``scope``: in use from now on."""
         self._scopes.pop(scope, None)
         self._scopes[scope] = None
         used = {scope, *(flow._scope for flow in self._flows)}
@@ -233,39 +232,41 @@ class LoopThread:
 
 
 class _End(BaseException):
-    """Everything was taken. Never raised."""
+    """The answer that ends a flow: all outcomes were taken. Never raised."""
 
 
 class ThreadedFlow(Generic[T, R]):
-    """A flow of a :class:`LoopThread`. One thread reads it, one (the same, or another) feeds it."""
+    """A flow of a :class:`LoopThread`. One thread reads it, and the same or another thread feeds it."""
 
     def __init__(self, thread: LoopThread, scope: str) -> None:
         self._thread = thread
         self._scope = scope
         self._flow: Flow[T, R]
-        # In the loop: lists that wait for room, with the bytes of each item and who waits for it; what of the first has
-        # been fed.
+        # In the loop: lists that wait for room, each with the bytes of one item and the future of its feed(). And how
+        # many items of the first list were fed.
         self._lists: deque[tuple[Sequence[T], int | None, Future[None]]] = deque()
         self._fed_of_first = 0
         self._feeding = False
         self._asked = False
-        self._at_once = 1  # half of the bound: while these are read, there is room for as many
+        self._at_once = 1  # half of the bound, so that there is room for as many while these are read
         self._over: BaseException | None = None
         self._closing: asyncio.Task[None] | None = None
-        self._is_waiting = False  # of the reader: it has asked, and was not answered yet
+        self._is_waiting = False  # whether the reader has asked and has no answer yet
         self._answers: queue.SimpleQueue[Sized[Outcome[T, R]] | BaseException] = queue.SimpleQueue()
 
     def feed(self, items: Iterable[T]) -> None:
-        """Run these, after those before. Returns when all of them are in, so it waits for the reader where there is no
-        room: where one thread does both, feed no more than ``max_buffered`` before each :meth:`take`, and no more than
-        ``max_buffered_bytes``. The size of a :class:`~aioparallel.engine.sizes.Sized` list is taken for what it is.
+        """Run these items after those fed before.
+
+        Returns when all of them have entered the flow, so it waits for the reader if there is no room. If one thread
+        feeds and reads, it must feed at most ``max_buffered`` items and ``max_buffered_bytes`` before each
+        :meth:`take`. The items of a :class:`~aioparallel.engine.sizes.Sized` list are not measured again.
 
         Raises LoopThreadEnded, and ValueError after :meth:`end`.
         """
         self._thread.ask(self._queue, items if isinstance(items, list | tuple | range) else list(items))
 
     def end(self) -> None:
-        """Nothing more will be fed."""
+        """End the input: nothing more will be fed."""
         self._thread.call(self._end_of_input)
 
     @overload
@@ -273,10 +274,11 @@ class ThreadedFlow(Generic[T, R]):
     @overload
     def take(self, timeout: float) -> Sized[Outcome[T, R]] | None: ...
     def take(self, timeout: float | None = None) -> Sized[Outcome[T, R]] | None:
-        """The outcomes since the last call, at least one of them; none: that was all. What one call gives is read when
-        the next comes. ``timeout``: seconds; None is returned when nothing has come within them.
+        """Wait for outcomes, and return all since the last call. An empty list means that the flow has ended. Outcomes
+        count as read at the next call.
 
-        Raises what has ended the flow, or LoopThreadEnded.
+        ``timeout``: seconds; returns None if no outcome comes within them. Raises what has ended the flow, or
+        LoopThreadEnded.
         """
         self._thread.expect_other_thread()
         if self._over is not None and self._answers.empty():
@@ -307,13 +309,12 @@ class ThreadedFlow(Generic[T, R]):
         return self._thread.run(look())
 
     def abort(self, error: BaseException) -> None:
-        """Start nothing more and cancel what runs, without waiting for it. Its reader gets ``error``. For any thread.
-
-        Raises LoopThreadEnded."""
+        """Start nothing more and cancel what runs, without waiting for it. The reader gets ``error``. Any thread may
+        call this. Raises LoopThreadEnded."""
         self._thread.call(self._abort, error)
 
     def close(self) -> None:
-        """Cancel what runs and wait for it. Resources stay open. A thread that waits in :meth:`feed` goes on."""
+        """Cancel what runs and wait for it. Resources stay open. A thread that waits in :meth:`feed` gets an error."""
         self._thread.run(self._end(LoopThreadEnded("this flow is closed")))
 
     # -- in the loop ------------------------------------------------------------------------------------
@@ -327,9 +328,9 @@ class ThreadedFlow(Generic[T, R]):
         self._pump()
 
     def _pump(self) -> None:
-        """Feed as much as there is room for."""
+        """Feed as many items as there is room for."""
         if self._feeding:
-            return  # what fails at once leaves room while it is fed; the loop below looks again
+            return  # an item that fails at once makes room while it is fed; the loop in _feed() uses it
         self._feeding = True
         try:
             self._feed()
@@ -342,7 +343,7 @@ class ThreadedFlow(Generic[T, R]):
             items, each, fed = self._lists[0]
             first = self._fed_of_first
             batch = items[first : first + flow.room]
-            # A flow that has failed takes no notice of it, one that has ended refuses it.
+            # feed() ignores the items if the flow has failed, and raises if it has ended.
             is_last = first + len(batch) >= len(items) or flow.failure is not None or flow.ended
             if not is_last and not batch:
                 return
@@ -372,7 +373,7 @@ class ThreadedFlow(Generic[T, R]):
         self._answer()
 
     def _answer(self) -> None:
-        """Something may be there for whoever asked."""
+        """Answer the reader if it has asked and there is something for it."""
         if not self._asked:
             return
         self._asked = False  # on_room and on_ready may lead here again
@@ -382,12 +383,13 @@ class ThreadedFlow(Generic[T, R]):
         elif taken := flow.take(self._at_once):
             self._answers.put(taken)
         elif flow.finished:
-            self._thread._loop.create_task(self._end(raisable(flow.failure or _End())))  # nobody has to close it
+            self._thread._loop.create_task(self._end(raisable(flow.failure or _End())))  # so it need not be closed
         else:
             self._asked = True
 
     async def _end(self, error: BaseException) -> None:
-        """Returns when nothing of it runs any more, whoever else ends it, and though one of them goes away."""
+        """End the flow. Returns when nothing of it runs any more. Several callers may wait for the same end, and each
+        may be cancelled."""
         self._lost(error)
         if self._closing is None:
             self._closing = self._thread._loop.create_task(self._flow.close())
@@ -395,14 +397,14 @@ class ThreadedFlow(Generic[T, R]):
         self._thread._flows.discard(self)
 
     def _lost(self, error: BaseException) -> None:
-        """Whoever waits hears of it, and whoever comes."""
+        """Report the error to waiting and to later calls of feed() and take()."""
         if self._over is None:
             self._over = error
             self._refuse(error)
             self._answers.put(error)
 
     def _refuse(self, error: BaseException) -> None:
-        """What waits for room is not fed any more."""
+        """Fail the lists that wait for room."""
         while self._lists:
             self._lists.popleft()[2].set_exception(error)
 
@@ -421,6 +423,7 @@ def _at_exit() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-# Before the interpreter waits for threads: one of them may wait in feed(). And before the executor's own end, which was
-# registered when it was imported: what is closed then may use it.
+# This runs before the interpreter waits for threads, because one of them may wait in feed(). It also runs before
+# concurrent.futures shuts down, because closing a resource may use an executor. Handlers run in reverse order of their
+# registration, and concurrent.futures registers its own at the import above.
 getattr(threading, "_register_atexit", atexit.register)(_at_exit)

@@ -1,14 +1,14 @@
-"""Watches an event loop from another thread: notices that it does not turn, and samples what blocks it.
+"""Watches an event loop from another thread: notices when it does not turn, and samples what blocks it.
 
 Each loop on which workers run has one, from their first record to the close of the last pool. The loop pings it ten
 times a second. Each ping costs one handover of the interpreter lock (:mod:`~aioparallel.engine.ping`).
 
-**Ending a turn early.** A turn starts up to 16 records (:mod:`~aioparallel.engine.turn`), and several workers may go on
-in one turn of the loop. With handlers that block 0.3 s each, the loop would stand still for seconds. So when a ping is
-overdue the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates. A ``for`` over a list ends at
-its next step if the list has become shorter, so the turn ends after the running record. Its hot path checks nothing.
-The thread also sets :attr:`LoopWatch.overdue`: workers that would go on with other records wait for the next turn of
-the loop. This costs little, so it is done before it is clear which handler is to blame.
+**Ending a turn early.** A turn starts up to 16 records (:mod:`~aioparallel.engine.turn`), and several workers may run
+in one turn of the loop. With handlers that block for 0.3 s each, the loop would be blocked for seconds. So when a ping
+is overdue, the thread clears :attr:`LoopWatch.quota`, the list over which a turn iterates. A ``for`` over a list ends
+at its next step if the list has become shorter, so the turn ends after the running record. The hot path needs no check.
+The thread also sets :attr:`LoopWatch.overdue`: workers with other records then wait for the next turn of the loop. This
+costs little, so it is done before it is clear which handler is to blame.
 """
 
 from __future__ import annotations
@@ -38,35 +38,36 @@ from aioparallel.engine.stack_sampling import run_queue_wait, sample_stack
 
 __all__ = ["LoopWatch"]
 
-# Records that a worker runs before it looks at the clock.
+# Records that a worker runs before it checks the clock.
 _TURN: Final = 16
-# Seconds after a blockage in which a turn is one record.
+# For so many seconds after a blockage a turn has one record.
 _WARY: Final = 5.0
-# Turns of the loop after which somebody should have heard of one.
-_DEAF: Final = 4
+# A handler waits for so many turns at most in which the watch notes no ping.
+_MISSED_TURNS: Final = 4
 # Seconds that the thread has to end.
 _JOIN: Final = 0.5
-# Seconds by which the clocks of a real loop differ: uvloop's stands still while it is held.
+# The most seconds by which the clock of a real loop differs from the monotonic clock: uvloop's does not advance while
+# the loop is blocked.
 _SAME_CLOCK: Final = 60.0
 
 
 class LoopWatch:
-    """Made by :meth:`of`.
+    """Get it with :meth:`of`.
 
-    Who writes what: the loop's thread the members and when it turned, the watching thread all else.
+    The loop's thread writes the members and the time of the last turn. The watching thread writes everything else.
     """
 
     _of_loops: ClassVar[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, LoopWatch]] = weakref.WeakKeyDictionary()
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.quota: list[None] = [None] * _TURN
-        """A turn runs as many records as are in it, unless it is cleared meanwhile. Never kept: read for each turn."""
+        """A turn runs one record for each element, and ends when the list is cleared. Read it anew for each turn."""
         self.overdue = False
-        """Whether this turn of the loop lasts too long: what could wait for the next one should."""
+        """Whether this turn of the loop takes too long: work that can wait for the next turn should."""
         self.recent = RecentBlockages()
         self._loop = weakref.ref(loop)
         self._members: weakref.WeakSet[object] = weakref.WeakSet()
-        self._lock = threading.Lock()  # of members, and of the thread's end
+        self._lock = threading.Lock()  # guards the members and the end of the thread
         self._thread: threading.Thread | None = None
         self._pings: Ping | None = None
         self._timer: asyncio.Handle | None = None
@@ -81,18 +82,18 @@ class LoopWatch:
 
     @classmethod
     def of(cls, loop: asyncio.AbstractEventLoop) -> LoopWatch:
-        """The one of this loop. Called within it."""
+        """Return the watch of this loop, which is the running one. Makes one if there is none."""
         found = cls._of_loops.get(loop)
         if found is None:
             found = cls._of_loops[loop] = cls(loop)
         return found
 
     def join(self, member: object) -> None:
-        """It runs records from now on. It is held weakly."""
+        """Add a member, which runs records from now on. It is referenced weakly."""
         loop = self._loop()
         assert loop is not None
         if abs(loop.time() - monotonic()) > _SAME_CLOCK:
-            return  # virtual time: a loop in which nothing lasts, and which takes the same turns each time
+            return  # a simulation with virtual time: nothing takes time there, and turns must be reproducible
         with self._lock:
             self._members.add(member)
             if self._thread is not None:
@@ -105,7 +106,7 @@ class LoopWatch:
         self._timer = loop.call_soon(self._ping, ping)
 
     def leave(self, member: object) -> None:
-        """It runs nothing any more. With the last member the thread ends."""
+        """Remove a member. The thread ends with the last one."""
         with self._lock:
             self._members.discard(member)
             if self._members or self._thread is None:
@@ -115,12 +116,12 @@ class LoopWatch:
         thread.join(_JOIN)
 
     def _end(self) -> None:
-        """Under the lock."""
+        """Call it with the lock held."""
         assert self._pings is not None
         self._pings.end()
         if self._timer is not None:
             self._timer.cancel()
-        # The timer knows the loop, which would be kept for ever by it.
+        # The timer references the loop: forget it, so that the loop can be collected.
         self._pings = self._thread = self._timer = None
 
     def worst(self) -> list[WorstBlockage]:
@@ -128,27 +129,27 @@ class LoopWatch:
         return self.recent.worst(monotonic())
 
     def breathe(self) -> Iterator[None]:
-        """Yielded to the event loop by a handler that could go on, while this turn of it lasts too long."""
-        heard, turns = self._turns, 0
-        while self.overdue and turns < _DEAF:
+        """Yield to the event loop before a handler resumes, while this turn of the loop takes too long."""
+        seen, missed = self._turns, 0
+        while self.overdue and missed < _MISSED_TURNS:
             yield
-            # Where nobody hears any more that it turns, it is not waited for.
-            turns = turns + 1 if self._turns == heard else 0
-            heard = self._turns
+            # If the watch notes no turns any more (it has ended), do not wait for it.
+            missed = missed + 1 if self._turns == seen else 0
+            seen = self._turns
 
     # -- in the loop ------------------------------------------------------------------------------------
 
     def _ping(self, ping: Ping) -> None:
-        """Ten times a second."""
+        """Ping the thread. Runs ten times a second."""
         loop = self._loop()
         if ping.ended or loop is None:
             return
-        # First: what comes then may raise, a KeyboardInterrupt say.
+        # The timer first: the rest may raise, for example KeyboardInterrupt.
         self._timer = loop.call_later(PING_INTERVAL, self._ping, ping)
         self._turned(ping, depth=2)
 
     def _turned(self, ping: Ping, depth: int = 1) -> None:
-        """The loop turns. ``depth``: frames from here to who runs it."""
+        """Note that the loop turns. ``depth``: how many frames the code that runs the loop is above this one."""
         with self._lock:
             if ping.ended:
                 return
@@ -169,12 +170,12 @@ class LoopWatch:
         self._detector.asked(monotonic())
         try:
             while (loop := self._loop()) is not None and not loop.is_closed():
-                del loop  # or it would be kept for as long as it is silent
+                del loop  # or this thread would keep it alive while it waits
                 planned = monotonic() + timeout
-                beaten = ping.wait(timeout)
+                has_come = ping.wait(timeout)
                 now = monotonic()
-                if beaten:
-                    self._told(now)
+                if has_come:
+                    self._pinged(now)
                     timeout = PING_INTERVAL + OVERDUE
                 else:
                     self._missed(ping, now, now - planned)
@@ -186,13 +187,13 @@ class LoopWatch:
 
     def _ended(self, ping: Ping) -> None:
         with self._lock:
-            if self._pings is ping:  # else there is another one already, or none
-                self._timer = None  # the loop's, which is closed: not to be touched from here
+            if self._pings is ping:  # else another thread has started, or the watch has ended
+                self._timer = None  # it belongs to the closed loop: this thread must not touch it
                 self._end()
             self.overdue = False
 
-    def _told(self, now: float) -> None:
-        """The loop has turned, or the watch is over."""
+    def _pinged(self, now: float) -> None:
+        """A ping has come: the loop has turned, or the watch has ended."""
         self.overdue = False
         self.recent.forget(now)
         blockages = self._detector.answered(self._turned_at)
@@ -202,21 +203,21 @@ class LoopWatch:
         if now >= self._wary_until and len(self.quota) < _TURN:
             self.quota = [None] * _TURN
         self._is_asked = False
-        # Half an interval later: what blocks the loop may have begun just after this ping, or just before the next.
+        # A blockage may begin just after this ping, or just before the next. On average it is half an interval.
         self._detector.asked(self._turned_at + PING_INTERVAL / 2)
 
     def _missed(self, ping: Ping, now: float, late: float) -> None:
-        """The loop should have turned."""
+        """A ping is overdue: end the turn early, and take a sample."""
         loop = self._loop()
         if loop is None or not loop.is_running():
-            self._detector.late()  # between two calls of run_until_complete(), say
+            self._detector.late()  # for example between two calls of run_until_complete()
             return
         if not self._is_asked:
             self._is_asked = True
-            with contextlib.suppress(RuntimeError):  # it was closed just now
-                # Its timers may stand still: a clock that somebody has frozen for a test.
+            with contextlib.suppress(RuntimeError):  # the loop was closed just now
+                # The timer of the next ping may never fire: a test may have frozen the loop's clock.
                 loop.call_soon_threadsafe(self._turned, ping)
-        self._cut()
+        self._end_turn()
         self._sample(now, late)
 
     def _sample(self, now: float, late: float) -> None:
@@ -226,13 +227,13 @@ class LoopWatch:
         self._detector.sampled(sample, now, run_queue_wait(self._native_thread))
         if self._detector.is_held:
             self._wary_until = now + _WARY
-            self.quota = [None]  # what was there is cleared already
+            self.quota = [None]  # the list before is cleared already
         if (blockage := self._detector.goes_on) is not None:
             self.recent.goes_on(blockage)
             self._log.goes_on(blockage, now)
 
-    def _cut(self) -> None:
-        """Let the loop turn after what runs now. Should it have turned meanwhile, that is heard next."""
+    def _end_turn(self) -> None:
+        """Let the loop turn after the running record. If it has turned meanwhile, the next ping resets this."""
         running, self.quota = self.quota, [None] * len(self.quota)
         running.clear()
         self.overdue = True

@@ -1,4 +1,4 @@
-"""Questions from other threads to what lives on an event loop."""
+"""Calls from other threads into an event loop."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ T = TypeVar("T")
 
 
 def ask_on(loop: asyncio.AbstractEventLoop | None, ask: Callable[[], T], timeout: float) -> T:
-    """What ``ask()`` returns, called on ``loop`` from any thread: at once, where this is its thread, or it turns no
-    more. Raises TimeoutError where the loop does not come to it within ``timeout`` seconds: something holds it."""
+    """Call ``ask()`` on ``loop`` from any thread, and return its result. In the loop's own thread, or if the loop does
+    not run, it is called directly. Raises TimeoutError if the loop does not call it within ``timeout`` seconds, because
+    something blocks the loop."""
     if loop is None or not loop.is_running() or asyncio._get_running_loop() is loop:
         return ask()
     answer: concurrent.futures.Future[T] = concurrent.futures.Future()
@@ -23,18 +24,18 @@ def ask_on(loop: asyncio.AbstractEventLoop | None, ask: Callable[[], T], timeout
         if answer.set_running_or_notify_cancel():
             try:
                 answer.set_result(ask())
-            except Exception as error:  # goes on in the thread that has asked
+            except Exception as error:  # raised in the calling thread
                 answer.set_exception(error)
 
     try:
         loop.call_soon_threadsafe(answered)
     except RuntimeError:
-        return ask()  # closed meanwhile
+        return ask()  # the loop was closed meanwhile
     try:
         return answer.result(timeout)
     except TimeoutError:
         if not answer.cancel():
-            return answer.result()  # it has come after all
+            return answer.result()  # the call has just begun
         if not loop.is_running():
-            return ask()  # ended meanwhile
+            return ask()  # the loop has ended meanwhile
         raise

@@ -1,4 +1,4 @@
-"""An event loop of the library's own, for the length of a block, which ends: whatever ignores its cancellation."""
+"""An event loop for a ``with`` block. It ends in bounded time, even if tasks ignore their cancellation."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ __all__ = ["own_runner"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds for all tasks to end once they are cancelled; for asynchronous generators to close; for calls in threads.
+# Seconds for each of: cancelled tasks to end, asynchronous generators to close, calls in threads to return.
 _END_TIMEOUT = 10.0
-# Seconds that what closes asynchronous generators has after it was cancelled.
+# Seconds that the closing of asynchronous generators has to end after it was cancelled.
 _CANCEL_GRACE = 0.5
 _numbers = count(1)
 
 
 @contextlib.contextmanager
 def own_runner() -> Iterator[asyncio.Runner]:
-    """``asyncio.Runner`` on uvloop where there is one. At its end it waits ten seconds, and no longer, for each of:
-    tasks that it has cancelled, asynchronous generators that it closes, and calls in threads (``asyncio.to_thread``).
-    Ctrl-C meanwhile ends the waiting. What goes on is named in the log, with the place where it stands.
+    """``asyncio.Runner``, on uvloop if that is installed. At the end it waits at most ten seconds for each of: the
+    tasks that it cancels, the asynchronous generators that it closes, and calls in threads (``asyncio.to_thread``).
+    Ctrl-C ends the wait. What still runs then is logged, with its stack.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
-        # The loop does not tell which one it has made by itself.
+        # The executor that a loop makes by itself cannot be read, so set one.
         name = f"asyncio-{next(_numbers)}"
         threads = ThreadPoolExecutor(thread_name_prefix=name)
         runner.get_loop().set_default_executor(threads)
@@ -60,7 +60,7 @@ def _others() -> set[asyncio.Task[Any]]:
 
 
 async def _wait(tasks: Collection[asyncio.Future[Any]], seconds: float) -> bool:
-    """Whether they have ended by then. Cut short by Ctrl-C."""
+    """Return whether all have ended within ``seconds``. Ctrl-C ends the wait."""
     with contextlib.suppress(asyncio.CancelledError):
         _, pending = await asyncio.wait(tasks, timeout=seconds)
         return not pending
@@ -75,7 +75,7 @@ async def _end_tasks() -> None:
         for task in tasks - cancelled:
             task.cancel()
         cancelled |= tasks
-        # Some begin a new one when they end, for ever.
+        # A task may begin a new one when it ends, again and again, so the deadline is for all together.
         if not await _wait(tasks, deadline - loop.time()) or loop.time() >= deadline:
             break
     leave_told(_others(), _END_TIMEOUT)
@@ -90,28 +90,28 @@ async def _end_threads(threads: ThreadPoolExecutor, name: str) -> None:
     loop = asyncio.get_running_loop()
     ended = loop.create_future()
 
-    def told() -> None:
+    def set_ended() -> None:
         if not ended.done():
             ended.set_result(None)
 
     def end() -> None:
         threads.shutdown()
-        with contextlib.suppress(RuntimeError):  # nobody waits any more
-            loop.call_soon_threadsafe(told)
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+            loop.call_soon_threadsafe(set_ended)
 
-    # No pool's thread: the interpreter would wait for it.
+    # Not in a pool: the interpreter would wait for its thread at exit.
     threading.Thread(target=end, name="aioparallel-threads-end", daemon=True).start()
     if await _wait((ended,), _END_TIMEOUT):
         return
-    # What is closed with the loop is one without threads.
+    # The loop waits for its executor when it closes, so give it one without threads.
     loop.set_default_executor(ThreadPoolExecutor(1))
     stacks = sys._current_frames()
     for thread in threading.enumerate():
         if thread.name.startswith(f"{name}_") and thread.ident in stacks:
             leave_thread(thread)
             logger.error(
-                "A call in a thread (asyncio.to_thread, run_in_executor) goes on %g s after its event loop was to end, "
-                "and keeps the process until it returns: give it a time limit. It stands at:\n%s",
+                "A call in a thread (asyncio.to_thread, run_in_executor) still runs %g s after its event loop was to "
+                "end, and keeps the process alive until it returns: give it a time limit. It is at:\n%s",
                 _END_TIMEOUT,
                 "".join(traceback.format_stack(stacks[thread.ident])).rstrip("\n"),
                 extra={"action": "thread_not_stopped"},

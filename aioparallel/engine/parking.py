@@ -1,9 +1,9 @@
-"""The bound of parked records: which partitions start nothing new because too many of theirs wait for a retry.
+"""Bounds the number of parked records: a source with too many records that wait for a retry starts nothing new.
 
-A service that is down makes every record of some topic fail. Without a bound, memory fills with parked records; with
-one bound for all, the topics that are well stop with it. So half of the bound is reserved for the sources in equal
-parts, and whatever is not reserved for others anybody may use: one source alone has the whole bound, one of many has
-half of it and its own part. A source that may park no more is *full* and starts retries only.
+A service that is down makes every record of some topic fail. Without a bound, memory fills with parked records. With
+one bound for all, topics without failures stop as well. So half of the bound is reserved for the sources in equal
+parts, and any source may use the rest. A single source has the whole bound. One of many has half of the bound and its
+own part. A source that may park no more records is *full* and starts retries only.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ __all__ = ["Parking"]
 
 
 class Parking:
-    """Counts parked records, and says which sources are full. ``bound``: records; more may be in flight.
+    """Counts parked records, and sets :attr:`Source.full`. ``bound``: records. Records in flight when it is reached may
+    be parked beyond it.
 
-    ``on_change(source)`` hears when :attr:`Source.full` has changed.
+    ``on_change(source)`` is called when :attr:`Source.full` has changed.
     """
 
     def __init__(self, bound: int, sources: Collection[Source], on_change: Callable[[Source], None]) -> None:
@@ -28,20 +29,20 @@ class Parking:
         self._sources = sources
         self._on_change = on_change
         self._full: dict[Source, None] = {}  # in the order in which they became full
-        self._reserve = 0  # for each source
-        self._unused = 0  # of the reserves of all
-        self._stale = True  # sources have come or gone since: to share out anew takes time in proportion to all
+        self._reserve = 0  # records reserved for each source
+        self._unused = 0  # unused parts of all reserves
+        self._stale = True  # sources were added or removed; recomputed only when needed, because it walks all of them
         self.count = 0
 
     def join(self, source: Source) -> None:
-        """The source is new, and among the sources already."""
+        """Handle a new source, which is in ``sources`` already."""
         self._stale = True
-        if self.count >= self._bound // 2:  # with less there is room for certain
+        if self.count >= self._bound // 2:  # below this no source can be full
             self._share_out()
             self._look((source,))
 
     def enter(self, record: Record[Any, Any]) -> None:
-        """This record is parked."""
+        """Count a parked record."""
         source = record._source
         source.parked.add(record)
         self.count += 1
@@ -53,7 +54,7 @@ class Parking:
             self._look(self._sources)
 
     def leave(self, record: Record[Any, Any]) -> None:
-        """This record is parked no more."""
+        """Count a record that is no longer parked."""
         source = record._source
         source.parked.remove(record)
         self.count -= 1
@@ -65,7 +66,7 @@ class Parking:
             self._look(tuple(self._full))
 
     def forget(self, source: Source) -> None:
-        """The source is dropped, with all that it has parked; it is not among the sources any more."""
+        """Handle a dropped source and its parked records. It is not in ``sources`` any more."""
         self._full.pop(source, None)
         source.full = False
         self.count -= len(source.parked)
@@ -82,7 +83,7 @@ class Parking:
 
     def _look(self, sources: Collection[Source]) -> None:
         for source in sources:
-            # A full one must fall an eighth below before it goes on: not to and fro with each record.
+            # A full source stays full until it falls an eighth below the bound, or it would change with each record.
             eighths = 7 if source.full else 8
             at = self._bound * eighths
             full = self.count * 8 >= at or (

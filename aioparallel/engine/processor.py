@@ -1,6 +1,6 @@
-"""Scheduler, workers, endings and retries together: all that is needed to run records, from wherever they come.
+"""Puts scheduler, workers, endings and retries together: everything needed to run records.
 
-A Kafka partition feeds it through the fetcher; anything else through ``flow.py``.
+The fetcher feeds it with records from Kafka, ``flow.py`` with any other items.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ __all__ = ["Processor"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds for which a partition that is full is not told of again.
-_TELL_AGAIN = 60.0
-# Seconds that a handler has to end after its second cancellation, when it is left behind.
+# Seconds between two log lines about one partition that is full.
+_FULL_LOG_PAUSE = 60.0
+# Seconds that a handler has to end after its second cancellation. After that the event loop ends without it.
 _LAST_GRACE = 0.2
 
 
 class Processor:
-    """Runs admitted records under the order and bounds of ``handling``, and with ``retry_budget``. Made within a
+    """Runs admitted records with the order and bounds of ``handling`` and with ``retry_budget``. Make it within a
     running event loop.
 
     ``output_sink`` takes what handlers return, ``dead_letter_sink`` the records that failed for good. The owner sets
-    the functions of ``signals``. ``turns``: makes the queue of sources that take turns.
+    the functions of ``signals``. ``turns``: makes the queue in which sources take turns.
     """
 
     def __init__(
@@ -65,7 +65,8 @@ class Processor:
         turns: MakeTurnQueue = round_robin,
     ) -> None:
         self._drains = Drains()
-        # All that is in flight may fail at once and be parked beyond the bound that is looked at before starts.
+        # The bound on parked records is checked before starts. All records in flight may fail afterwards and be parked
+        # as well, so it is lower by their number.
         self.scheduler = Scheduler(
             handling.ordering,
             handling.order_by,
@@ -77,16 +78,16 @@ class Processor:
             batchings=stack.batchings,
             turns=turns,
         )
-        self._told_full: dict[Hashable, float] = {}
+        self._full_logged: dict[Hashable, float] = {}
         self.left_behind: Sequence[LeftBehind] = ()
-        """After :meth:`close`: handlers that go on."""
+        """After :meth:`close`: handlers that still run."""
         self._retries = Retries(self.scheduler, self.notify)
         self.has_deadlines = handling.handler_timeout is not None
-        """Whether handlers are cancelled that run for too long."""
+        """Whether handlers have a timeout."""
         watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
         log = log or FailureLog()
         self.shortages = Shortages(log.fields)
-        """What handlers lacked lately."""
+        """Resources of the process that were exhausted recently."""
         endings = Endings(
             self.scheduler,
             retry_budget,
@@ -113,24 +114,24 @@ class Processor:
         )
 
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
-        """Run these records, ascending by offset within their source."""
+        """Run these records. Offsets ascend within a source."""
         if records:
             self.scheduler.admit(source, records)
             self._pool.notify()
 
     def notify(self) -> None:
-        """Something may have become ready: let a worker look."""
+        """Wake a worker if a record is ready."""
         if self.scheduler.has_ready:
             self._pool.notify()
 
     @property
-    def gathers(self) -> bool:
-        """Whether some records go into batches."""
+    def has_batches(self) -> bool:
+        """Whether some records are handled in batches."""
         return self.scheduler.assembler is not None
 
     def set_no_more_input(self, source: Source, no_more_input: bool) -> None:
-        """Set whether the source brings no more records before some of its records start or end: its batches do not
-        wait then."""
+        """Set whether the source brings no more records until some of its records start or end. If so, its batches do
+        not wait."""
         assembler = self.scheduler.assembler
         if assembler is not None and no_more_input is not source.no_more_input:
             assembler.set_no_more_input(source, no_more_input)
@@ -138,16 +139,16 @@ class Processor:
 
     @property
     def stuck(self) -> list[Stuck]:
-        """Handlers that ignore the cancellation at their deadline."""
+        """Handlers that ignore their cancellation."""
         return self._pool.stuck
 
     def time(self) -> float:
-        """On the loop's clock; in any thread."""
+        """The loop's time. Any thread may call this."""
         return self._pool.time()
 
     @property
     def oldest(self) -> tuple[AnyRecord, float] | None:
-        """The record, or the first of a batch, whose handler runs for longest, and the seconds."""
+        """The record whose handler has run longest, or the first of its batch, and for how many seconds."""
         found = self._pool.oldest
         if found is None:
             return None
@@ -155,14 +156,13 @@ class Processor:
 
     @property
     def waiting(self) -> list[Waiting]:
-        """Where records wait for room, those first that wait for longest."""
+        """The gates at which records wait, the longest wait first."""
         return self._retries.at_gates
 
     def only_waits(self, until: float) -> bool:
-        """Whether all records that have not ended wait for their next attempt, and none of them comes to it before
-        ``until``, on the loop's clock."""
+        """Whether all unfinished records are parked, and none becomes due before ``until``, on the loop's clock."""
         scheduler = self.scheduler
-        if scheduler.ready:  # what is due counts as parked until it is taken
+        if scheduler.ready:  # due records count as parked until a worker takes them
             return False
         return scheduler.unfinished == scheduler.parked and self._retries.next_time >= until
 
@@ -172,26 +172,26 @@ class Processor:
         return self._pool.loop_watch.worst()
 
     async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
-        """Start nothing more of these sources and wait for what is in flight.
+        """Start nothing more of these sources, and wait for their records in flight.
 
-        After ``seconds`` the handlers still running are cancelled, and get ``cancel_grace`` seconds to end.
+        After ``seconds`` the handlers that still run are cancelled. They get ``cancel_grace`` seconds to end.
         """
         for source in sources:
             self.scheduler.stop(source)
-        self.notify()  # what was gathered with theirs may wait for nothing more
+        self.notify()  # batches shared with other sources may be due now
         if seconds > 0 and await self._drains.wait(sources, seconds):
             return
         if self.cancel(sources):
             await self._drains.wait(sources, cancel_grace)
 
     def cancel(self, sources: Sequence[Source]) -> int:
-        """Cancel the handlers in flight of these sources. Returns how many."""
+        """Cancel the running handlers of these sources. Returns how many."""
         wanted = set(sources)
         return self._pool.cancel(lambda record: record._source in wanted)
 
     async def close(self, timeout: float) -> None:
-        """End the workers; names the handlers that do not end within ``timeout`` seconds. They are cancelled once more,
-        and no event loop waits for those that go on all the same."""
+        """End the workers. Logs the handlers that do not end within ``timeout`` seconds and cancels them a second time.
+        The event loop does not wait for those that still run after that."""
         self._retries.close()
         if self._lingering is not None:
             self._lingering.close()
@@ -204,8 +204,8 @@ class Processor:
         self.left_behind = tuple(await self._pool.leave(_LAST_GRACE))
         for left in self.left_behind:
             logger.error(
-                "handler for %s goes on though it was cancelled twice: its event loop ends without it. It stands at:\n"
-                "%s",
+                "handler for %s still runs although it was cancelled twice: its event loop ends without it. "
+                "It is at:\n%s",
                 left.record.place,
                 left.stack,
                 extra={"action": "handler_not_stopped", **coordinates(left.record)},
@@ -213,11 +213,11 @@ class Processor:
 
     def _fullness_changed(self, source: Source) -> None:
         if source.full:
-            if not self._is_worth_a_line(source):
+            if not self._may_log_full(source):
                 return
             logger.warning(
-                "%s: starts retries only, until fewer records wait for one: max_parked leaves this partition no more "
-                "room (%d of its records wait, %d of all)",
+                "%s: starts retries only, until fewer records wait for a retry: it has reached its part of max_parked "
+                "(%d of its records wait, %d in all)",
                 source.name,
                 len(source.parked),
                 self.scheduler.parked,
@@ -227,10 +227,10 @@ class Processor:
             logger.debug("%s: starts new records again", source.name, extra={"action": "max_parked_over"})
             self.notify()
 
-    def _is_worth_a_line(self, source: Source) -> bool:
-        """To and fro, with each record that comes back, would be a line a second for each partition."""
+    def _may_log_full(self, source: Source) -> bool:
+        """A partition may become full again every second, as retries come back."""
         now = time.monotonic()
-        if now - self._told_full.get(source.name, -math.inf) < _TELL_AGAIN:
+        if now - self._full_logged.get(source.name, -math.inf) < _FULL_LOG_PAUSE:
             return False
-        self._told_full[source.name] = now
+        self._full_logged[source.name] = now
         return True

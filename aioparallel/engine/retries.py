@@ -1,4 +1,4 @@
-"""When parked records may run again: a heap, and the one timer of all of them; or a gate that wakes them."""
+"""When parked records may run again: a heap with one timer for all, or a gate that wakes them."""
 
 from __future__ import annotations
 
@@ -20,41 +20,42 @@ from aioparallel.records import Record
 
 __all__ = ["Retries", "RetryQueue"]
 
-# Parked records that one turn of the event loop makes ready, at most (about half a millisecond).
+# The most parked records that one turn of the event loop makes ready (about half a millisecond).
 _AT_ONCE = 1_000
-# Entries of dropped sources that the queue may hold beside as many as are parked.
+# The queue is cleaned up when it holds twice as many entries as records are parked, and so many more: the others belong
+# to dropped sources.
 _FORGOTTEN = 1_000
 
 AnyRecord = Record[Any, Any]
 
 
 class RetryQueue:
-    """Parked records by the time of their next attempt (seconds on any one clock). Plain."""
+    """Parked records by the time of their next attempt (seconds, on any one clock). Plain: times are passed in."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, AnyRecord]] = []
-        self._sequence = itertools.count()  # records of one instant keep their order, and are never compared
+        self._sequence = itertools.count()  # keeps the order of records with the same time; records are not comparable
 
     def __len__(self) -> int:
         return len(self._heap)
 
     def add(self, record: AnyRecord, when: float) -> None:
-        """Let ``record`` come due at ``when``."""
+        """Add a record that becomes due at ``when``."""
         heapq.heappush(self._heap, (when, next(self._sequence), record))
 
     @property
     def next_time(self) -> float | None:
-        """When the first one comes due; None without any."""
+        """When the first record becomes due; None if the queue is empty."""
         return self._heap[0][0] if self._heap else None
 
     def keep(self, wanted: Callable[[AnyRecord], bool]) -> None:
-        """Forget the records that are not ``wanted``. Takes time in proportion to all."""
+        """Remove the records that are not ``wanted``. Takes time in proportion to all records."""
         self._heap = [entry for entry in self._heap if wanted(entry[2])]
         heapq.heapify(self._heap)
 
     def due(self, now: float, at_most: int = sys.maxsize) -> list[AnyRecord]:
-        """Take out records whose time has come, in the order of their times; more than ``at_most`` where these have one
-        time."""
+        """Remove and return due records in the order of their times. Records with the same time stay together, so there
+        may be more than ``at_most``."""
         taken: list[AnyRecord] = []
         last = -math.inf
         while self._heap and (first := self._heap[0][0]) <= now and (len(taken) < at_most or first == last):
@@ -64,51 +65,51 @@ class RetryQueue:
 
 
 class Retries:
-    """Parks records, and makes them ready when their time has come. ``on_ready()`` hears that some are."""
+    """Parks records, and makes them ready when they are due or woken. Then it calls ``on_ready()``."""
 
     def __init__(self, scheduler: Scheduler, on_ready: Callable[[], None]) -> None:
         self._scheduler = scheduler
         self._on_ready = on_ready
         self._queue = RetryQueue()
-        # uvloop gives a handle without a time for a time that has come, so ours is kept beside it.
+        # uvloop returns a handle without a time if the time has passed, so the time is kept separately.
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
         self._closed = False
-        self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()  # where some have waited
+        self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()  # all at which records have waited
 
     def park(self, record: AnyRecord, delay: float | None, now: float | None = None) -> None:
-        """Let it wait ``delay`` seconds; None: for good, because the run ends. ``now``: from when, of the loop's clock;
-        what has one time is ready in one step."""
+        """Park a record for ``delay`` seconds; None: for good, because the run ends. ``now``: when the delay begins, on
+        the loop's clock. Records parked with the same ``now`` and delay become ready in one step."""
         if not self._scheduler.park(record) or delay is None:
             return
         self._queue.add(record, (asyncio.get_running_loop().time() if now is None else now) + delay)
         if len(self._queue) > 2 * self._scheduler.parked + _FORGOTTEN:
-            # Records of dropped sources would stay until their time, which may be far away.
+            # Without this, records of dropped sources stay until they are due, perhaps for hours.
             self._queue.keep(lambda one: one._source.current)
         self._set_timer()
 
     def wait_at(self, no_room: NoRoom, record: AnyRecord, longest: float | None) -> None:
-        """Let it wait until that gate wakes it, or ``longest`` seconds have passed; None, or infinite: whenever."""
+        """Park a record until its gate wakes it, or ``longest`` seconds have passed. None or infinity: no limit."""
         if self._scheduler.park(record) and not self._closed:
             self._gates.add(no_room.gate)
-            no_room.gate.wait(record, self, None if longest == math.inf else longest, no_room.keeping)
+            no_room.gate.wait(record, self, None if longest == math.inf else longest, no_room.reserving)
 
     @property
     def at_gates(self) -> list[Waiting]:
-        """Where records wait, those first that wait for longest."""
+        """The gates at which records wait, the longest wait first."""
         found = [waiting for gate in self._gates if (waiting := gate.waiting) is not None]
         return sorted(found, key=lambda one: -one.seconds)
 
     @property
     def next_time(self) -> float:
-        """When the first of all may run again, on the loop's clock: infinite where none waits for its time. Whoever
-        waits at a gate may be woken at any moment."""
+        """When the next parked record may run, on the loop's clock; infinity if none has a time. Minus infinity if
+        records wait at gates, because they may be woken at any moment."""
         if self.at_gates:
             return -math.inf
         return math.inf if (when := self._queue.next_time) is None else when
 
     def wake(self, record: AnyRecord, seconds: float) -> bool:
-        """See :class:`~aioparallel.engine.gates.Waking`."""
+        """Make a record ready that a gate has let through. False: it is not parked any more."""
         if self._closed or not self.is_waiting(record):
             return False
         history_of(record).waited_at_gate(seconds)
@@ -117,12 +118,12 @@ class Retries:
         return True
 
     def is_waiting(self, record: AnyRecord) -> bool:
-        """See :class:`~aioparallel.engine.gates.Waking`."""
+        """Whether the record is still parked, or ready and not started."""
         return not record._source.stopped and record in record._source.parked
 
     def is_coming(self, record: AnyRecord) -> bool:
-        """See :class:`~aioparallel.engine.gates.Waking`. What its offset map holds back does not come, and keeps no
-        place: it may wait for one who waits at the gate."""
+        """Whether a woken record runs or may be started. A record above the ceiling of its offset map does not come. It
+        must hold no place, because the ceiling may wait for a record in line at the same gate."""
         source = record._source
         return record in source.in_flight or (self.is_waiting(record) and record.offset <= source.map_ceiling)
 
@@ -144,5 +145,5 @@ class Retries:
         self._timer = None
         for record in self._queue.due(asyncio.get_running_loop().time() + EARLY, _AT_ONCE):
             self._scheduler.unpark(record)
-        self._set_timer()  # at once, if more are due: each turn of the event loop takes some
+        self._set_timer()  # it fires at once if more records are due
         self._on_ready()

@@ -45,10 +45,10 @@ def _ignore(source: Source) -> None:
 class Scheduler:
     """Lanes of all sources, and their records from admitted to ended.
 
-    ``slots``: handlers that may run at once, for what is fair. ``max_parked``: see
-    :class:`~aioparallel.engine.parking.Parking`. ``on_drained(source)`` hears that nothing of a stopped source is in
-    flight or producing any more, or that nobody waits for it because it was dropped; ``on_full(source)`` that it became
-    full of parked records, or no more. ``turns``: makes the queue of sources that take turns.
+    ``slots``: how many handlers may run at once, for a fair share between sources. ``max_parked``: the bound of
+    :class:`~aioparallel.engine.parking.Parking`. ``on_drained(source)`` is called when a stopped source has nothing in
+    flight or producing, and when a source is dropped. ``on_full(source)`` is called when :attr:`Source.full` changes.
+    ``turns``: makes the queue in which sources take turns.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Scheduler:
         self._stale_lanes = StaleLanes()
         self._on_drained = on_drained
         self._on_full = on_full
-        # In the order in which they came, not that of their addresses: a simulation must take the same turns each time.
+        # A dict, not a set: a simulation must take the same turns each time, so the order must not depend on addresses.
         self.sources: dict[Source, None] = {}
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
         self.counters = Counters(self._parking, signals or Signals())
@@ -77,22 +77,22 @@ class Scheduler:
         self._line = self._turns.line
         self._turn = Turn(self.counters, self.put_back)
         self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
-        """None: all records run by themselves."""
+        """None: all records run one by one."""
         self.paused = False
 
     @property
     def ready(self) -> int:
-        """Lanes, and records without order, that could start now."""
+        """How many lanes, and records without a lane, could start now."""
         return sum(len(source.ready) for source in self.sources)
 
     @property
     def has_ready(self) -> bool:
-        """Whether a worker would find something to start."""
+        """Whether a worker may find something to start."""
         return bool(self._line) and not self.paused
 
     @property
     def buffered(self) -> int:
-        """Records admitted and never started yet."""
+        """Records admitted and never started."""
         return sum(source.buffered for source in self.sources)
 
     @property
@@ -153,12 +153,14 @@ class Scheduler:
     # -- out --------------------------------------------------------------------------------------------
 
     def run_ready(self, step: Step, hand_over: HandOver, most: Iterable[object]) -> Taken | TakenTogether | None:
-        """Start ready records of one source, as many as ``most`` has elements, by calling ``step(record)`` for each.
+        """Start ready records of one source, at most one for each element of ``most``, by calling ``step(record)``.
 
-        Those for which it returns :data:`~aioparallel.engine.isolation.ENDED` have succeeded; of the others
-        ``hand_over(record, ended)`` says which are producing, or have succeeded, too. The first that is neither is in
-        flight, and comes back with what the step returned. None: there was no such record, or none at all; see
-        :attr:`has_ready`. Where they go into batches a call comes back, all of it in flight, and nothing was stepped.
+        A record whose step returns :data:`~aioparallel.engine.isolation.ENDED` has succeeded. After a plain end,
+        ``hand_over(record, ended)`` reports whether the record is producing or has succeeded. The first record with
+        another result stays in flight and is returned with that result. None: there was no such record, or nothing was
+        ready (:attr:`has_ready`).
+
+        If the records of the source go into batches, a call in flight is returned and no step was made.
         """
         if not self._line or self.paused:
             return None
@@ -183,7 +185,7 @@ class Scheduler:
         return taken
 
     def _run_by_itself(self, record: AnyRecord, step: Step) -> Taken:
-        """A record that goes into no batch, while others of its source do."""
+        """Start a record that goes into no batch, although others of its source do."""
         self.counters.start(record)
         try:
             return record, step(record)
@@ -192,7 +194,7 @@ class Scheduler:
             raise
 
     def take(self) -> AnyRecord | None:
-        """The next record to run, now in flight; None when nothing is ready. For sources without batches."""
+        """Start the next record and return it; None if nothing is ready. For sources without batches."""
         while self.has_ready:
             taken = self.run_ready(_leave_in_flight, _keep, (None,))
             if taken is not None:
@@ -201,13 +203,13 @@ class Scheduler:
         return None
 
     def flush_counters(self) -> None:
-        """Bring the counters up to date in the middle of a turn: a handler may read them."""
+        """Bring the counters up to date in the middle of a turn, because a handler may read them."""
         self._turn.flush_counters()
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
     def succeed(self, record: AnyRecord) -> None:
-        """The handler has ended well: complete the offset and open the lane for the next record."""
+        """End a record whose handler has succeeded: complete its offset, and open its lane for the next record."""
         source, counters = record._source, self.counters
         source.in_flight.remove(record)
         counters.in_flight -= 1
@@ -231,7 +233,7 @@ class Scheduler:
                 self._turns.join(source)
 
     def succeed_together(self, call: Call) -> None:
-        """:meth:`succeed` for all records of a call in flight."""
+        """End a call in flight whose records have all succeeded."""
         assert self.assembler is not None
         if any(source.stopped for source in call.parts):
             self.settle(call, ())
@@ -261,17 +263,16 @@ class Scheduler:
         self.counters.count_succeeded(count)
 
     def produce_together(self, call: Call) -> None:
-        """The handler has ended, outputs are on their way: :meth:`settle` comes next."""
+        """Move a call from in flight to producing. :meth:`settle` must follow."""
         assert self.assembler is not None
         self.assembler.ended(call)
         self.counters.produce_together(call)
 
     def settle(self, call: Call, failed: Collection[AnyRecord]) -> list[AnyRecord]:
-        """The call is over, these of its records have failed, the others have succeeded; they are in flight or
-        producing.
+        """End a call whose records are in flight or producing: the ``failed`` ones have failed, the others succeeded.
 
-        Returns those failed ones that are to have an outcome of their own, still in flight or producing: of a lane the
-        first, for what is behind it goes back, and none of what was dropped.
+        Returns the failed records that still need an outcome, in flight or producing. That is the first failed record
+        of each lane. The records behind it are put back without being ready. Records of dropped sources are ended.
         """
         assert self.assembler is not None
         self.assembler.ended(call)
@@ -294,7 +295,8 @@ class Scheduler:
         return still
 
     def _put_behind(self, record: AnyRecord) -> None:
-        """Parked and due, but not ready: another of its lane goes first, or the caller makes it so."""
+        """Park a record without a retry time. It becomes ready when the record before it in its lane has ended, or when
+        the caller makes it ready."""
         source = record._source
         self.counters.leave(record)
         if source.stopped:
@@ -305,14 +307,15 @@ class Scheduler:
         self.counters.park(record)
 
     def put_back_together(self, call: Call) -> None:
-        """:meth:`put_back` for all of a call."""
+        """Make all records of a call ready again, with the same attempt."""
         for record in self.settle(call, set(call.records)):
             self.put_back(record)
 
     def end_produced(self, records: Sequence[AnyRecord]) -> None:
-        """The outputs of these records, all of them producing, are acknowledged: they have succeeded.
+        """End producing records whose outputs are all acknowledged: they have succeeded.
 
-        They come by hundreds, whole batches at once, so they are counted once for each source.
+        There may be hundreds, because whole batches are acknowledged at once. So the counters are updated once for each
+        source.
         """
         self.flush_counters()
         completed: defaultdict[Source, list[int]] = defaultdict(list)
@@ -324,7 +327,7 @@ class Scheduler:
                 self._end_stopped(record, source, EndState.SUCCEEDED)
                 continue
             completed[source].append(record.offset)
-            # As in succeed(): shared, these lines cost 1 % of all that is done for a record.
+            # The same lines as in succeed(): a shared function would cost 1 % of all work for a record.
             if record._lane is None:
                 continue
             following = record._next
@@ -343,9 +346,9 @@ class Scheduler:
         self.counters.count_succeeded(count)
 
     def end(self, record: AnyRecord, outcome: EndState, mates: Collection[AnyRecord] = ()) -> None:
-        """A record in flight or producing has ended, in whatever way.
+        """End a record in flight or producing.
 
-        ``mates``: those of its call that stand behind others; its lane opens for none of them.
+        ``mates``: the records of its call that are behind others. They do not become ready when a lane opens.
         """
         source = record._source
         self.counters.leave(record)
@@ -363,17 +366,17 @@ class Scheduler:
             self._turns.join(source)
 
     def produce(self, record: AnyRecord) -> None:
-        """The handler has ended, its outputs are on their way: no longer in flight, the lane still closed.
+        """Move a record from in flight to producing. Its lane stays closed.
 
-        :meth:`end`, :meth:`end_produced`, :meth:`park` or :meth:`put_back` comes next, whatever becomes of the source
+        :meth:`end`, :meth:`end_produced`, :meth:`park` or :meth:`put_back` must follow, even if the source is dropped
         meanwhile.
         """
         self.counters.produce(record)
 
     def park(self, record: AnyRecord) -> bool:
-        """The attempt failed: the record keeps its place in its lane and waits for :meth:`unpark`.
+        """Park a record whose attempt has failed. It keeps its place in its lane until :meth:`unpark`.
 
-        False when its source is stopped: then nobody waits for it any more.
+        False: its source is stopped, so the record is dropped.
         """
         source = record._source
         self.counters.leave(record)
@@ -385,14 +388,14 @@ class Scheduler:
         return True
 
     def unpark(self, record: AnyRecord) -> None:
-        """The retry time has come. The record counts as parked until it is taken again."""
+        """Make a parked record ready. It counts as parked until it is started."""
         self._ready_again(record)
 
     def put_back(self, record: AnyRecord) -> None:
-        """The start did not count: the record is ready again at once, with the same attempt.
+        """Make a record ready again at once, with the same attempt, because its start did not count.
 
-        It counts as parked, and is due. Not as buffered: that room may be taken by what was read meanwhile, while
-        among the parked there is room for all that is in flight.
+        It counts as parked and due, not as buffered: records read meanwhile may have filled the buffer. The bound of
+        parked records leaves room for all records in flight.
         """
         self._put_behind(record)
         self._ready_again(record)
@@ -404,8 +407,8 @@ class Scheduler:
             self._turns.join(source)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
-        """An outcome in a source that drains (it still counts), or was dropped (nothing counts, I6). The record is not
-        in flight or producing any more."""
+        """Apply an outcome if the source drains, ignore it if the source is dropped (I6). The record was removed from
+        in flight or producing before."""
         record._next = None
         if source.dropped:
             self.counters.dropped += 1
@@ -444,7 +447,7 @@ class Scheduler:
         return source.begun
 
     def drop(self, source: Source) -> None:
-        """Forget this source. What has begun of it keeps its lane closed until it ends, and changes nothing."""
+        """Forget this source. A started record keeps its lane closed until it ends. Its outcome changes nothing."""
         if source.dropped:
             return
         self.stop(source)
@@ -457,13 +460,13 @@ class Scheduler:
         self._on_drained(source)
 
     def heads(self) -> set[AnyRecord]:
-        """The first record of each lane, and all ready ones without order."""
+        """Return the first record of each lane, and all started or ready records without a lane."""
         heads = {*self._stale_lanes.waiting}
         for source in self.sources:
             heads.update(source.in_flight, source.producing, source.parked, source.ready, source.held)
         if self.assembler is not None:
             heads.update(self.assembler.heads)
-            # Of one call several may be of a lane, and where they went back, parked one behind the other.
+            # Several records of one lane may be in one call, or parked after their call was put back.
             heads.difference_update([head._next for head in heads])
         return heads
 
@@ -477,7 +480,7 @@ class Scheduler:
         self.paused = False
 
     def set_ceiling(self, source: Source, ceiling: int) -> None:
-        """Start nothing above this offset from now on; what was held back below it is ready again."""
+        """Start no record above this offset. Records below it that were held back become ready again."""
         source.map_ceiling = ceiling
         self._reconsider(source)
 

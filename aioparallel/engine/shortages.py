@@ -1,4 +1,4 @@
-"""What was short lately, and who waits for it. No record is to blame."""
+"""Logs and reports resources of the process that are exhausted, such as file descriptors. No record is to blame."""
 
 from __future__ import annotations
 
@@ -16,40 +16,41 @@ __all__ = ["Shortages"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds from one line to the next; and without another failure, after which it is over.
-_LINES: Final = 5.0
+# Seconds between two log lines.
+_LOG_PAUSE: Final = 5.0
+# Seconds without another failure after which a shortage is over.
 _OVER: Final = 10.0
 
 
 class Shortages:
-    """What was short lately. ``fields``: of each line."""
+    """The current or last shortage. ``fields``: added to each log line."""
 
     def __init__(self, fields: Mapping[str, object] | None = None) -> None:
         self._fields = dict(fields or {})
-        self._since = self._last = self._told = -float("inf")
+        self._since = self._last = self._logged = -float("inf")
         self._what = ""
 
     def note(self, record: Record[Any, Any], error: OutOfResources) -> None:
-        """A record waits for it."""
+        """Note that a record waits for a resource."""
         now = time.monotonic()
         if now - self._last > _OVER:
             self._since = now
         self._last, self._what = now, error.what
-        if now - self._told <= _LINES:
+        if now - self._logged <= _LOG_PAUSE:
             return
-        self._told = now
+        self._logged = now
         logger.warning(
-            "%s waits, and others may: the process has no more of what its handler needs: %s. It is tried again, and "
-            "no attempt is counted",
+            "%s waits, and others may: the process has run out of a resource that its handler needs: %s. It is tried "
+            "again, and no attempt is counted",
             record.place,
             error.what,
             extra={"action": "out_of_resources", **self._fields, **coordinates(record)},
         )
 
     def problems(self) -> Sequence[Problem]:
-        """What somebody should look at."""
+        """The shortage as a health problem, if there is one now."""
         now = time.monotonic()
         if now - self._last > _OVER:
             return ()
-        told = f"handlers lack what they need, for {now - self._since:.0f} s: {self._what}; their records wait"
-        return (Problem(ProblemKind.OUT_OF_RESOURCES, told),)
+        text = f"handlers have lacked resources for {now - self._since:.0f} s: {self._what}; their records wait"
+        return (Problem(ProblemKind.OUT_OF_RESOURCES, text),)

@@ -18,9 +18,9 @@ def _raise(error: BaseException) -> None:
 class Signals:
     """Functions that the engine calls in the middle of its work: they set a flag or wake a task, and return at once.
 
-    ``taken``: ``Counters.taken_left`` has reached 0, so the fetcher may read on; ``succeeded``: ``succeeded_left`` has;
-    ``idle``: a worker found no ready record, or the last output was acknowledged, so the run may be over;
-    ``fatal(error)``: ends the run with this error.
+    ``taken``: ``Counters.taken_left`` has reached 0, so the fetcher may read more. ``succeeded``:
+    ``Counters.succeeded_left`` has reached 0, so a commit is due. ``idle``: a worker found no ready record, or the last
+    output was acknowledged, so the run may be over. ``fatal(error)``: end the run with this error.
     """
 
     __slots__ = ("fatal", "idle", "succeeded", "taken")

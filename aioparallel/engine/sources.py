@@ -1,5 +1,5 @@
-"""A source: where records come from, in lanes, and what hears that they are complete. Whoever feeds the engine has one
-kind of it: a member of a consumer group one for each session, an iterable one for all its items."""
+"""A source: where records come from, their lanes, and callbacks for their ends. A consumer has a source for each
+session of a partition; an iterable has one source for all its items."""
 
 from __future__ import annotations
 
@@ -18,27 +18,32 @@ if TYPE_CHECKING:
 __all__ = ["NO_CEILING", "Mixed", "Source"]
 
 NO_CEILING = sys.maxsize
-"""Every offset may start."""
+"""A ceiling that holds nothing back: every offset may start."""
 
 
 class Mixed(enum.Enum):
-    """In the place of a batching."""
+    """Stands for the batching of a source."""
 
     MIXED = enum.auto()
-    """Each record of the source tells its own, or none."""
+    """The records of the source have different batchings, or none."""
 
 
-def _no_ledger(offsets: object) -> None:
-    """Nobody asks what is complete."""
+def _ignore(offsets: object) -> None:
+    pass
 
 
 class Source:
-    """Lanes of records, as the scheduler keeps them; nobody else writes them.
+    """Lanes of records. Only the scheduler and its parts write them.
 
-    ``name``: lanes of two sources of one name are the same lanes, of which only one may run; a partition, for Kafka.
-    ``complete(offset)`` hears of a record that has ended by itself, ``complete_all(offsets)`` of all that have ended in
-    one turn, ``release(offset)`` of one that is to be delivered again, ``gave_up(offset)``, before it is complete, of
-    one that was dead-lettered or skipped. They belong to whoever made the source: a session sets those of its ledger.
+    ``name``: two sources with the same name share their lanes, so only one record of such a lane may run. For Kafka it
+    is the partition.
+
+    The owner of the source sets its callbacks; a session sets those of its ledger:
+
+    * ``complete(offset)``: a record is complete.
+    * ``complete_all(offsets)``: several records became complete in one step.
+    * ``release(offset)``: the record will be delivered again.
+    * ``gave_up(offset)``: the record was dead-lettered or skipped. It is called before ``complete``.
     """
 
     __slots__ = (
@@ -70,30 +75,30 @@ class Source:
 
     def __init__(self, name: Hashable) -> None:
         self.name = name
-        self.complete: Callable[[int], None] = _no_ledger
-        self.complete_all: Callable[[Sequence[int]], None] = _no_ledger
-        self.release: Callable[[int], None] = _no_ledger
-        self.gave_up: Callable[[int], None] = _no_ledger
-        self.lanes: dict[Hashable, Record] = {}  # by key, the record that came last; see lanes.py
-        self.ready: deque[Record] = deque()  # heads of lanes, and records without order
-        self.is_queued = False  # among those that take turns; see fairness.py
+        self.complete: Callable[[int], None] = _ignore
+        self.complete_all: Callable[[Sequence[int]], None] = _ignore
+        self.release: Callable[[int], None] = _ignore
+        self.gave_up: Callable[[int], None] = _ignore
+        self.lanes: dict[Hashable, Record] = {}  # the newest record of each lane, by key; see lanes.py
+        self.ready: deque[Record] = deque()  # heads of lanes, and records without a lane, that may start
+        self.is_queued = False  # whether it is in the queue of those that take turns; see fairness.py
         self.rank = 0
         self.buffered = 0
         self.buffered_bytes = 0
-        # By source, so that to stop or drop one takes time by what it has, not by what all have.
+        # Sets for each source, so that stopping or dropping one takes time in proportion to its own records.
         self.parked: set[Record] = set()
         self.in_flight: set[Record] = set()
-        self.holds: Sized = self.in_flight  # of the slots; for one with batches its calls in flight
+        self.holds: Sized = self.in_flight  # what it has in its slots; for a source with batches, its calls in flight
         self.producing: set[Record] = set()
         self.stopped = False  # draining or dropped: outcomes take the slow path
-        self.dropped = False  # over: outcomes that still arrive change nothing
+        self.dropped = False  # outcomes that still arrive change nothing
         self.full = False  # too many parked: only retries start
         self.map_ceiling = NO_CEILING  # nothing above it starts; see Scheduler.set_ceiling()
-        self.ceiling = NO_CEILING  # nothing above it starts without a closer look: map_ceiling, or -1 while full
-        self.held: list[Record] = []  # ready, but not to be started now
-        self.batching: Batching | Mixed | None = None  # its records run alone, or in batches
-        self.pending_batches: dict[Hashable, PendingBatch] = {}  # of its records alone
-        self.no_more_input = False  # brings nothing more before some of its records start, or end
+        self.ceiling = NO_CEILING  # the hot path checks records above it: map_ceiling, or -1 while full
+        self.held: list[Record] = []  # ready, but above a ceiling
+        self.batching: Batching | Mixed | None = None  # None: its records run one by one
+        self.pending_batches: dict[Hashable, PendingBatch] = {}  # those with records of this source only
+        self.no_more_input = False  # it brings nothing more until some of its records start or end
 
     @property
     def begun(self) -> int:

@@ -1,8 +1,8 @@
 """Samples the stack of an event loop's thread: which record's handler runs, and at which lines.
 
-Nothing is recorded for this while records run: the frames tell. A handler always runs within the generator that drives
-it (:func:`~aioparallel.engine.isolation.drive`) or, with ``isolation="task"``, within its own task. Both have the
-record in a local variable.
+Nothing is recorded for this while records run: the frames show it. A handler always runs within the generator that
+drives it (:func:`~aioparallel.engine.isolation.drive`) or, with ``isolation="task"``, within its own task. Both have
+the record in a local variable.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ def _record_of(driver: FrameType) -> Record[Any, Any] | None:
 
 
 def _sample(record: Record[Any, Any], lines: list[StackLine]) -> StackSample:
-    """``lines``: from the driver inwards."""
+    """Make a sample with the lines of the user's code. ``lines``: from the driver inwards."""
     wrapped = [number for number, line in enumerate(lines) if line.file in _WRAPPERS]
     users = lines[wrapped[-1] + 1 :] if wrapped else lines
     if not users:
-        users = lines[-1:]  # in C, say
+        users = lines[-1:]  # for example if the handler is written in C
     name = users[0].function if users else "?"
     shown = users if len(users) <= _OUTER + _INNER else users[:_OUTER] + users[-_INNER:]
     return StackSample(record, name, tuple(shown))

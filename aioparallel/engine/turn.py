@@ -1,4 +1,4 @@
-"""A turn: records of one source are started, one after the other, until a handler suspends or fails.
+"""A turn: starts records of one source one after the other, until a handler suspends or fails.
 
 A turn updates the counters once, not for each record. Code that reads them from inside a handler calls
 :meth:`Turn.flush_counters` first.
@@ -21,21 +21,21 @@ __all__ = ["TOGETHER", "HandOver", "Step", "Taken", "TakenTogether", "Turn"]
 AnyRecord = Record[Any, Any]
 
 Step = Callable[[AnyRecord], object]
-"""The first step of a record's handler: how it ended (:data:`~aioparallel.engine.isolation.ENDED` or an
-:class:`~aioparallel.engine.isolation.Ended`), or anything else when it goes on."""
+"""Makes the first step of a record's handler. Returns how it ended (:data:`~aioparallel.engine.isolation.ENDED` or an
+:class:`~aioparallel.engine.isolation.Ended`), or anything else if it has suspended."""
 HandOver = Callable[[AnyRecord, Ended], Offered | None]
-"""What became of the outputs of a handler's plain end. What becomes of those on their way is told later, never within
-this call. None: it was no plain end, or they could not leave at once."""
+"""Sends the output of a handler with a plain end. The delivery result comes later, never within this call. None: the
+end was not plain, or the output could not be sent at once."""
 _LEFT: Final = Offered.LEFT
 Taken = tuple[AnyRecord, object]
-"""A record in flight, and what its first step has returned."""
+"""A record in flight, and the result of its first step."""
 TOGETHER: Final = object()
-"""In the place of that: it is a call of several records."""
+"""In place of the result: the first element is a call of several records."""
 TakenTogether = tuple[Call, object]
 
 
 class Turn:
-    """The turn that runs now, or none. There is one object for all turns of a scheduler."""
+    """The current turn. A scheduler has one object for all its turns."""
 
     __slots__ = ("_counters", "_current", "_ended", "_handed_over", "_put_back", "source")
 
@@ -43,22 +43,22 @@ class Turn:
         self._counters = counters
         self._put_back = put_back
         self.source: Source | None = None
-        # What of it has ended, or is producing, and is not counted yet; and the record whose handler is in its first
-        # step, unless it is counted as in flight.
+        # Records of this turn that have ended, or are producing, and are not counted yet. And the record whose handler
+        # makes its first step; None if it is counted as in flight.
         self._ended: list[AnyRecord] = []
         self._handed_over: list[AnyRecord] = []
         self._current: AnyRecord | None = None
 
-    # The hot path in one piece: every call would be paid for each record.
+    # The hot path in one function: a call would be paid for each record.
     def run(  # noqa: C901, PLR0912, PLR0915
         self, source: Source, step: Step, hand_over: HandOver, most: Iterable[object]
     ) -> Taken | None:
-        """Start ready records, as many as ``most`` has elements. The first whose end is not plain is in flight, and
-        comes back with what its step returned; None: all that were started have ended well, or are producing. Where a
-        step raises, its record is put back.
+        """Start ready records, at most one for each element of ``most``. The first record whose end is not plain stays
+        in flight and is returned with the result of its step. None: all started records have succeeded or are
+        producing. If a step raises, its record is put back.
 
-        ``most`` may be a list that another thread clears (:mod:`~aioparallel.engine.loop_watch`): then the record that
-        runs now is the last."""
+        ``most`` may be a list that another thread clears (:mod:`~aioparallel.engine.loop_watch`): then the turn ends
+        after the record that runs."""
         self.source = source
         ready, lanes, ended, counters = source.ready, source.lanes, self._ended, self._counters
         taken: Taken | None = None
@@ -75,14 +75,14 @@ class Turn:
                 else:
                     self._current = record
                 outcome = step(record)
-                if self._current is not record:  # a retry, or somebody has looked: it is in flight
+                if self._current is not record:  # a retry, or the counters were flushed: it is counted as in flight
                     taken = record, outcome
                     break
                 if outcome is not ENDED:
                     offered = hand_over(record, outcome) if type(outcome) is Ended else None
                     if offered is None:
                         self._current = None
-                        # As in counters.start(), whose call would be paid for each record that suspends.
+                        # The same lines as in counters.start(): its call would be paid for each record that suspends.
                         source.in_flight.add(record)
                         counters.in_flight += 1
                         source.buffered -= 1
@@ -93,7 +93,7 @@ class Turn:
                         taken = record, outcome
                         break
                     if offered is not _LEFT:
-                        if self._current is not record:  # somebody has looked while it was handed over
+                        if self._current is not record:  # the counters were flushed while it was handed over
                             counters.produce(record)
                             break
                         self._handed_over.append(record)  # its lane stays closed
@@ -108,7 +108,7 @@ class Turn:
                 if following is None:
                     del lanes[record._lane]
                 else:
-                    record._next = None  # or whoever keeps a record would keep all that came after it
+                    record._next = None  # or code that keeps this record would keep all later ones alive
                     ready.append(following)
         except BaseException:
             self.flush_counters()
@@ -122,7 +122,8 @@ class Turn:
         return taken
 
     def _start_slowly(self, record: AnyRecord, source: Source) -> AnyRecord | None:
-        """This record or the first after it that is not held back. A retry is started: it has books of its own."""
+        """Return this record, or the first after it that is not held back. A retry is counted as in flight at once,
+        because it was parked and not buffered."""
         ready = source.ready
         while True:
             self._current = None
@@ -140,8 +141,8 @@ class Turn:
                 return record
 
     def flush_counters(self) -> None:
-        """Count the records of this turn that have ended or were handed over so far. The record whose handler runs its
-        first step now counts as in flight."""
+        """Count the records of this turn that have ended or were handed over so far. The record whose handler makes its
+        first step counts as in flight from now on."""
         source, ended, handed_over, current = self.source, self._ended, self._handed_over, self._current
         if source is None:
             return

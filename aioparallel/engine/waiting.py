@@ -1,4 +1,4 @@
-"""Waiting that something else cuts short, and waiting that nothing cuts short."""
+"""Waits that an event interrupts, and waits that nothing interrupts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def _nothing() -> None:
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
-    """Await ``work`` in a task of its own until ``event`` is set: then it is cancelled, and the result is None.
+    """Await ``work`` in its own task. When ``event`` is set, the task is cancelled and the result is None.
 
-    Returns when the task has ended, also when this wait is cancelled. Raises WorkCancelled where ``work`` ends as if it
-    were cancelled, and it was neither: only the event is the event.
+    Returns when the task has ended, even if this wait is cancelled. Raises WorkCancelled if ``work`` raises
+    CancelledError although neither the event nor a cancellation of this wait has caused it.
     """
     if event.is_set():
         work.close()
@@ -32,7 +32,7 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
         await asyncio.wait((task, signal), return_when=asyncio.FIRST_COMPLETED)
     finally:
         signal.cancel()
-        task.cancel()  # nothing, if it has ended
+        task.cancel()  # does nothing if it has ended
         cancelled = await _outlast(task, _nothing)
     if cancelled is not None:
         raise cancelled
@@ -45,9 +45,9 @@ async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None
 
 
 async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], None] = _nothing) -> None:
-    """Await ``work`` in a task of its own until it has ended, whatever cancels meanwhile; then that goes on.
+    """Await ``work`` in its own task until it has ended. A cancellation meanwhile is raised after that.
 
-    ``work`` must have deadlines. ``on_cancel`` is called at each cancellation, to make it quicker.
+    ``work`` must have deadlines. ``on_cancel`` is called at each cancellation; it may make the work end sooner.
     """
     task = asyncio.get_running_loop().create_task(work, name="aioparallel-leaving")
     cancelled = await _outlast(task, on_cancel)
@@ -60,11 +60,11 @@ async def to_the_end(work: Coroutine[Any, Any, None], on_cancel: Callable[[], No
 
 
 async def _outlast(task: asyncio.Task[Any], on_cancel: Callable[[], None]) -> asyncio.CancelledError | None:
-    """Wait until the task has ended. Returns the last cancellation of this wait."""
+    """Wait until the task has ended. Returns the last cancellation of this wait, if there was one."""
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
         try:
-            await asyncio.wait((task,))  # does not cancel it
+            await asyncio.wait((task,))  # which does not cancel the task
         except asyncio.CancelledError as error:
             cancelled = error
             on_cancel()
@@ -72,8 +72,8 @@ async def _outlast(task: asyncio.Task[Any], on_cancel: Callable[[], None]) -> as
 
 
 def why_ended(task: asyncio.Task[Any], *, is_wanted: bool) -> BaseException | None:
-    """What must be told of a task that has ended: its error; or that it was cancelled though it ``is_wanted``, and not
-    by us: what it did would not be done any more, and nobody would know."""
+    """Return the error of a task that has ended. A cancelled task that ``is_wanted`` is an error as well: its work
+    would silently stop."""
     if not task.cancelled():
         return task.exception()
     if is_wanted:

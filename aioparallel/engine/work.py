@@ -1,4 +1,4 @@
-"""What is done with each item, and how: one description for all who run items without Kafka."""
+"""Describes how items are processed without Kafka: the handler, its order, bounds and retries."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 OnError = Literal["raise", "emit", "skip"]
-"""What an item that has failed for good does: end it all, be an outcome like the others, or be left out."""
+"""What an item that has failed for good does: end the run, become an outcome like the others, or be left out."""
 Label = Callable[[Any, int], str]
-"""How an item, with its index, is called in messages."""
+"""Names an item in messages, given the item and its index."""
 
 
 @documented
 @dataclass(frozen=True, slots=True)
 class Work(Generic[T, R]):
-    """``handler``, an async function of an item, under the order and bounds of ``handling``.
+    """Runs ``handler``, an async function of an item, with the order and bounds of ``handling``.
 
-    ``handling.order_by`` is the item's key: items of equal keys run one after the other, None is no order, and so is no
-    ``order_by`` at all. Raises ConfigurationError for what cannot be run.
+    ``handling.order_by`` returns the key of an item. Items with equal keys run one after the other. Items with the key
+    None have no order. Without ``order_by`` no item has. Raises ConfigurationError for options that do not fit.
     """
 
     handler: Callable[[T], Awaitable[R]]
@@ -45,17 +45,17 @@ class Work(Generic[T, R]):
     """What happens when an item has failed for good. ``"raise"``: everything ends with its error. ``"emit"``: it is an
     outcome with an error. ``"skip"``: it is logged and left out."""
     in_order: bool = False
-    """Outcomes in the order of the items, not as they end."""
+    """Whether outcomes come in the order of the items, not as they end."""
     copy: Callable[[T], T] | None = None
-    """Makes what an attempt gets in the item's place, so that it may change it; None: the item itself."""
+    """Makes the copy that an attempt gets, so that the handler may change it. None: it gets the item itself."""
     label: Label | None = None
-    """Names an item, with its index, in messages; None: "item 17"."""
+    """Names an item in messages, given the item and its index. None: "item 17"."""
     max_buffered_bytes: int | None = None
-    """Bytes of memory of the items whose outcomes are not read, with what the handler has returned for them: at this
-    many no item is read, and where the outcomes alone are as many, none is started; with ``in_order`` but for the one
-    that the others wait for. None: they are counted, not measured."""
+    """Bytes of memory of the items whose outcomes are not read, and of those outcomes. At this limit no item is read.
+    If the outcomes alone reach it, no item is started; with ``in_order``, only the one for which the others wait is.
+    None: items are counted, not measured."""
     advice: str = 'on_error="emit" or "skip" goes on without it'
-    """What is said to whoever is told that an item has ended it all."""
+    """Advice in the message of the error when an item has ended the run."""
 
     def __post_init__(self) -> None:
         if isinstance(self.handler, Mapping):
@@ -63,7 +63,7 @@ class Work(Generic[T, R]):
         check_handlers(cast("Any", self.handler), takes="the item")
         if isinstance(self.handler, BatchHandler) and self.handler.max_bytes is not None:
             raise ConfigurationError(
-                "batches max_bytes", self.handler.max_bytes, "is for Kafka's records: items have no size; leave it out"
+                "batches max_bytes", self.handler.max_bytes, "is for Kafka records: items have no size; leave it out"
             )
         if not isinstance(self.handling, Handling):
             raise ConfigurationError("handling", self.handling, "must be a Handling(...)")
@@ -83,6 +83,6 @@ class Work(Generic[T, R]):
 
     @property
     def bound(self) -> int:
-        """Items fed whose outcomes are not read, at most."""
+        """The most items that may be fed while their outcomes are not read."""
         each = self.handler.size if isinstance(self.handler, BatchHandler) else 1
         return self.handling.max_buffered + self.handling.max_concurrency * each

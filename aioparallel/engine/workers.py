@@ -1,11 +1,11 @@
 """Workers: long-lived coroutines that take records from the scheduler and await the handler.
 
-A task per record costs 3.4 microseconds, so there are up to ``max_concurrency`` tasks that stay, made on
-demand. Waking is a chain: whoever has work for others wakes one worker, and a worker whose handler suspends
-while more is ready wakes the next. So handlers that never suspend run in one worker, without wake-ups.
+A task per record costs 3.4 microseconds, so there are up to ``max_concurrency`` long-lived tasks, made on demand.
+Waking is a chain: new work wakes one worker, and a worker whose handler suspends while more is ready wakes the next
+one. So handlers that never suspend run in one worker, without wake-ups.
 
-A handler is cancelled without its worker (``cancellation.py``). After each record the worker clears pending
-cancellations: a handler that cancels its own task and returns would otherwise cancel the next record.
+Cancelling a handler does not cancel its worker (``cancellation.py``). After each record the worker clears pending
+cancellations. Otherwise a handler that cancels its own task and returns would cancel the next record.
 """
 
 from __future__ import annotations
@@ -38,16 +38,18 @@ from aioparallel.records import Record
 
 __all__ = ["WorkerPool"]
 
-# Seconds of handlers that do not suspend, of all workers together, before they let the event loop turn.
+# Seconds for which handlers that do not suspend may run, of all workers together, before the event loop turns.
 _SLICE = 0.0005
 # Seconds after which a worker that was cancelled from outside is replaced.
 _REVIVE_DELAY = 0.02
 
 
 class _PoolClock:
-    """See :class:`~aioparallel.blocking.clock.Clock`. One for all workers: what differs from one context to the next is
-    dear where thousands of them are in use (1.8 microseconds a record). ``worker``: of whose context it is, where each
-    record has a task of its own."""
+    """A :class:`~aioparallel.blocking.clock.Clock` that stops the timeout of a handler.
+
+    All workers share one: a value that differs from context to context is expensive when thousands of contexts are in
+    use (1.8 microseconds a record). ``worker``: the worker of this context, if each record has a task of its own.
+    """
 
     __slots__ = ("_pool", "_watch", "_worker")
 
@@ -55,7 +57,7 @@ class _PoolClock:
         self._pool, self._watch, self._worker = pool, watch, worker
 
     def stop(self) -> Callable[[], None] | None:
-        # Tasks that a handler makes, or has left behind, have this clock, too.
+        # A task that a handler has made has this clock as well, but no worker.
         worker = self._worker or self._pool.worker_of(asyncio.current_task())
         if worker is None:
             return None
@@ -73,9 +75,10 @@ class _PoolClock:
 
 
 class WorkerPool:
-    """At most ``size`` workers over one scheduler. ``endings``: what follows a handler's end, unless that is nothing.
+    """At most ``size`` workers for one scheduler. ``endings``, and ``together`` for batches: what follows a handler's
+    end.
 
-    Of the ``signals`` it gives ``idle``, and ``fatal`` for KeyboardInterrupt, SystemExit and a handler that is none.
+    It sends the signal ``idle``. It sends ``fatal`` for KeyboardInterrupt, SystemExit and an object that is no handler.
     """
 
     def __init__(
@@ -100,19 +103,19 @@ class WorkerPool:
         self._watch = watch
         self._loop = asyncio.get_running_loop()
         self.loop_watch = LoopWatch.of(self._loop)
-        """Who tells that a handler holds the loop."""
+        """Detects handlers that block the loop."""
         self._context = copy_context()
         self._context.run(CLOCK.set, _PoolClock(self, watch))
         self._workers: dict[asyncio.Task[None], Worker] = {}
         self._idle: list[asyncio.Future[None]] = []
         self._slice, self._slice_over = _SLICE, False
-        self._revival: asyncio.TimerHandle | None = None  # in place of workers that have ended
+        self._revival: asyncio.TimerHandle | None = None  # replaces workers that have ended
         self._closing = False
         self.abandoned = False
-        """Whether it was closed, and waits no more for handlers that go on."""
+        """Whether it is closed and does not wait any more for handlers that still run."""
 
     def notify(self) -> None:
-        """Something is ready: wake one worker, or make one. It wakes the next if there is more."""
+        """Wake one worker, or make one, because a record is ready. It wakes the next worker if there is more."""
         idle = self._idle
         while idle:
             waiter = idle.pop()
@@ -123,29 +126,29 @@ class WorkerPool:
             worker = Worker()
             if not self._workers:
                 self.loop_watch.join(self)
-            # Not through the loop's task factory: an eager one would start records in the middle of whatever this is.
+            # Not through the loop's task factory: an eager one would start records in the middle of the caller.
             worker.task = asyncio.Task(self._work(worker), loop=self._loop, name="aioparallel-worker")
             self._workers[worker.task] = worker
             worker.task.add_done_callback(partial(self._ended, worker))
 
     def worker_of(self, task: asyncio.Task[Any] | None) -> Worker | None:
-        """Whose task it is."""
+        """Return the worker that has this task."""
         return None if task is None else self._workers.get(task)
 
     def _let_others(self) -> None:
-        """:meth:`notify` if something is ready, while the worker that calls waits."""
+        """Wake another worker if a record is ready, because the calling one waits."""
         if self._scheduler.has_ready:
             self.notify()
 
     def cancel(self, wanted: Callable[[AnyRecord], bool]) -> int:
         """Cancel the handlers of these records (not their workers), because of a drain. Returns how many."""
         now = self._loop.time()
-        cancellation = 0
+        count = 0
         for worker in self._workers.values():
             if worker.cancel_reason is not CancelReason.DRAIN and any(map(wanted, worker.records)):
                 worker.cancel(CancelReason.DRAIN, now)
-                cancellation += 1
-        return cancellation
+                count += 1
+        return count
 
     @property
     def stuck(self) -> list[Stuck]:
@@ -154,13 +157,13 @@ class WorkerPool:
         return [stuck for worker in self._workers.values() if (stuck := worker.stuck(now)) is not None]
 
     def time(self) -> float:
-        """On the loop's clock; in any thread."""
+        """The loop's time. Any thread may call this."""
         return self._loop.time()
 
     @property
     def oldest(self) -> tuple[AnyRecord | Call, float] | None:
-        """What is run for longest, and for how many seconds; a few hundred microseconds more where several were started
-        in one turn."""
+        """The record or call that has run longest, and for how many seconds. The time may be a few hundred microseconds
+        too long, because it counts from the beginning of the turn."""
         busy = [worker for worker in self._workers.values() if worker.record is not None]
         if not busy:
             return None
@@ -169,10 +172,8 @@ class WorkerPool:
         return oldest.record, perf_counter() - oldest.since
 
     async def close(self, timeout: float) -> list[AnyRecord | Call]:
-        """End all workers; handlers still running are cancelled. Returns the records of those that ignore it.
-
-        Takes at most ``timeout`` seconds.
-        """
+        """End all workers within ``timeout`` seconds. Running handlers are cancelled. Returns the records of those that
+        still run."""
         self._closing = True
         if self._watch is not None:
             self._watch.close()
@@ -190,7 +191,8 @@ class WorkerPool:
         return [worker.record for worker in self._workers.values() if worker.record is not None]
 
     async def leave(self, timeout: float) -> list[LeftBehind]:
-        """After :meth:`close`: cancel what goes on once more, and let no event loop wait for what ignores that, too."""
+        """After :meth:`close`: cancel the handlers that still run a second time. The event loop does not wait for those
+        that ignore this as well."""
         for task in list(self._workers):
             task.cancel()
         if self._workers:
@@ -209,8 +211,8 @@ class WorkerPool:
         try:
             await self._run_records(worker)
         except asyncio.CancelledError:
-            # From outside: the loop is shutting down, or a handler has cancelled its task and gone on waiting.
-            # Either way this worker ends; notify() makes another when there is work.
+            # From outside: the loop is shutting down, or a handler has cancelled its own task and still waits.
+            # Either way this worker ends; notify() makes another one when there is work.
             pass
         except NotAHandler as error:
             self._signals.fatal(ConsumerStateError(str(error)))
@@ -221,7 +223,7 @@ class WorkerPool:
         worker.end()
         del self._workers[task]
         if not self._closing and self._revival is None:
-            # Later rather than at once: while asyncio.run() cancels all tasks, no new one should start.
+            # Not at once: no new task should start while asyncio.run() cancels all tasks.
             self._revival = self._loop.call_later(_REVIVE_DELAY, self._revive)
 
     def _revive(self) -> None:
@@ -229,10 +231,11 @@ class WorkerPool:
         if self._scheduler.has_ready:
             self.notify()
         else:
-            self._signals.idle()  # the worker that is gone cannot tell
+            self._signals.idle()  # the ended worker cannot do this
 
-    # The hot path in one piece: every call would be paid for each record, and every object while it is in flight. So
-    # this is a generator that drives handlers itself, and not a coroutine that awaits something which does.
+    # The hot path in one function: each call is paid for each record, and each object for each record in flight. So
+    # this
+    # is a generator that drives handlers itself, not a coroutine that awaits an object which does.
     @types.coroutine
     def _run_records(self, worker: Worker) -> Generator[Any, Any, None]:  # noqa: C901, PLR0912, PLR0915
         scheduler, watch, hand_over = self._scheduler, self._watch, self._endings.hand_over
@@ -255,7 +258,7 @@ class WorkerPool:
             if self._slice <= 0 or loop_watch.overdue:
                 yield from self._end_slice().__await__()
             if self._closing:
-                return  # perhaps while the loop turned: what starts now would be cancelled by nobody
+                return  # closed while the loop turned: nothing would cancel a handler that starts now
             began = perf_counter()
             taken = run_ready(step, hand_over, loop_watch.quota)
             if taken is None:
@@ -274,7 +277,7 @@ class WorkerPool:
             record, outcome = taken
             assert isinstance(record, Record)
             worker.record, worker.since = record, began
-            taken = None  # or it would live as long as the handler, and be looked at by the garbage collector
+            taken = None  # or the garbage collector would have to visit it while the handler runs
             if type(outcome) is Ended:
                 self._slice -= perf_counter() - began
             else:
@@ -286,7 +289,7 @@ class WorkerPool:
                     while outcome is not ENDED and type(outcome) is not Ended:
                         try:
                             yield outcome
-                            if loop_watch.overdue:  # others have had this turn of the loop
+                            if loop_watch.overdue:  # this turn of the loop takes too long already
                                 yield from loop_watch.breathe()
                         except GeneratorExit:
                             context.run(driver.close)
@@ -296,7 +299,7 @@ class WorkerPool:
                         else:
                             outcome = context.run(send, None)
                             continue
-                        # Not above: see isolation.py.
+                        # Outside of the except block, for the reason given in isolation.resume().
                         outcome = context.run(driver.throw, thrown)
                         del thrown
                 except BaseException:
@@ -319,7 +322,7 @@ class WorkerPool:
             worker.record = worker.cancel_reason = None
 
     async def _run_together(self, worker: Worker, call: Call, began: float) -> None:
-        """Run the handler of a batch. It costs more than a step of a record's, and is paid once for all of them."""
+        """Run the handler of a batch. It may cost more than the hot path, because it is paid once for many records."""
         assert self._together is not None
         assert call.batching is not None
         worker.record, worker.since = call, began
@@ -330,7 +333,7 @@ class WorkerPool:
         try:
             outcome = context.run(driver.send, call)
             if outcome is not ENDED and type(outcome) is not Ended:
-                began = math.inf  # the clock has gone on without it
+                began = math.inf  # it has suspended, so its time does not count towards the slice
                 self._let_others()
                 if watch is not None:
                     watch.enter(worker)
@@ -353,10 +356,10 @@ class WorkerPool:
         worker.record = worker.cancel_reason = None
 
     async def _end_slice(self) -> None:
-        """Let the loop turn, after so many records that did not suspend.
+        """Let the loop turn, because handlers have run for a whole slice without suspending.
 
-        The worker that used the slice up goes on in the next turn. Others that get here in this one would
-        only split its work: they wait until a handler suspends and wakes them.
+        The first worker that gets here continues in the next turn. Others that get here in the same turn would only
+        split its work, so they wait until a handler suspends and wakes them.
         """
         if self._slice_over:
             await self._wait_for_work()
@@ -370,7 +373,7 @@ class WorkerPool:
 
     async def _wait_for_work(self) -> None:
         if self._closing:
-            return  # closed while this worker let the loop turn: nobody would wake it
+            return  # closed while the loop turned: nothing would wake this worker
         waiter = self._loop.create_future()
         self._idle.append(waiter)
         self._signals.idle()

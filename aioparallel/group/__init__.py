@@ -1,30 +1,36 @@
-"""One member of a consumer group: it reads partitions and feeds them to the engine, and commits what has ended.
+"""One member of a consumer group: reads partitions, feeds their records to the engine, and commits what has ended.
+
+Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; time is passed in.
 
 ::
 
-    client.py           the interface that a Kafka client must have; this room owns it
-    sessions.py         a session: a source with a ledger, a generation, and what was acknowledged
-    assigned_partitions.py  the sessions of this member, by partition
+    client.py           the interface that a Kafka client must implement
+    sessions.py         a session: a source with a ledger, a generation and its acknowledged position
+    assigned_partitions.py  the current session of each assigned partition
     assignment.py       sessions from assigned to given away
-    opening.py          sessions from assigned to open: positions read, starts found
-    resets.py           positions that the log does not hold, moved into it
-    starts.py           where a partition starts that has no commit
-    first_order.py      in which order first positions are committed               pure
-    turns.py            sessions that wait for their turn in it
-    stalls.py           partitions that stand still                                pure
+    opening.py          sessions from assigned to open: reads positions, finds starts
+    resets.py           moves positions that are outside the log
+    truncations.py      what still holds after a log has lost records
+    leader_epochs.py    which leader wrote the records that were read              pure
+    starts.py           where a partition without a committed position starts
+    first_order.py      the order in which first positions are committed           pure
+    turns.py            sessions that wait for their turn in this order
+    stalls.py           partitions that make no progress                           pure
+    unreadable.py       partitions whose data cannot be read
     ends.py             until="end" with a log that has lost its tail
     intake.py           how many records each partition may bring                  pure
     priorities.py       which partitions are more urgent than others
-    fetcher.py          plan, fetch, admit
-    arrivals.py         when records came, by one's own clock
-    admission.py        how what was read comes to the engine, and whose business its end is
-    stores.py           where positions are read from and written to
+    fetcher.py          plans, fetches, admits
+    arrivals.py         when records arrived, by this process's clock
+    admission.py        how fetched records reach the engine, and when they are complete
+    stores.py           the interface to where positions are stored
     extensions.py       all extensions of a consumer, called together
-    committing.py       who writes positions, and what may be asked of it
+    committing.py       the interface to what writes positions
     offset_commits.py   what is to be committed, in which requests                 pure
-    committer.py        the one place that commits
-    run_state.py        how far one consumer's life has come, and what is wanted of it   pure
-    run.py              all of it together, from run to closed
-    oldest.py           which records hold things up
-    snapshot.py         statistics and health, from all of it
+    sampling.py         writes offset maps without blocking the event loop
+    committer.py        commits, at intervals and on demand
+    run_state.py        the phase of one consumer, and what its user wants         pure
+    run.py              puts all of these together, from run to closed
+    oldest.py           which records delay the others
+    snapshot.py         statistics and health
 """

@@ -1,4 +1,4 @@
-"""How fetched records come to the engine: at once, or after something else was done about them."""
+"""How fetched records reach the engine: at once, or after another component has handled them."""
 
 from __future__ import annotations
 
@@ -13,53 +13,54 @@ __all__ = ["Admission", "AtOnce"]
 
 
 class Admission(Protocol):
-    """Takes the registered records of sessions and lets the engine run them.
+    """Takes the registered records of sessions, and lets the engine run them.
 
-    It decides when an offset of the session's ledger is complete: when the handler has ended, or earlier, when
-    something else keeps the record.
+    It decides when an offset of the session's ledger is complete: when the handler has ended, or earlier if the record
+    is stored elsewhere.
     """
 
     def admit(self, session: Session, records: Sequence[Record]) -> int:
-        """Take records, ascending by offset. Returns their size in bytes."""
+        """Take records, ascending by offset. Returns how many bytes they add to the buffer."""
 
     def waiting(self) -> tuple[int, int]:
-        """Return records and bytes that count against ``max_buffered`` and are in no buffer of a current session."""
+        """Return how many records and bytes count towards ``max_buffered`` but are in the buffer of no current
+        session."""
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """These sessions end: start nothing more of them, and return when their ledgers are final. Takes at most
-        ``seconds`` and ``cancel_grace`` seconds."""
+        """Start nothing more of these sessions, and return when their ledgers are final. Running handlers are cancelled
+        after ``seconds`` and get ``cancel_grace`` seconds to end."""
 
     async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """The same when the run ends."""
+        """Do the same as :meth:`settle` when the run ends."""
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is left to do for what was read."""
+        """Whether all records that were read have ended."""
 
 
 class AtOnce:
-    """Records run, and their offsets are complete when they have ended."""
+    """Runs records directly. Their offsets are complete when the records have ended."""
 
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
 
     def admit(self, session: Session, records: Sequence[Record]) -> int:
-        """See :class:`Admission`."""
+        """Give the records to the engine. Returns how many bytes they add to the buffer."""
         before = session.buffered_bytes
         self._processor.admit(session, records)
         return session.buffered_bytes - before
 
     def waiting(self) -> tuple[int, int]:
-        """Nothing waits outside of the sessions."""
+        """Return zeros: nothing waits outside of the sessions."""
         return 0, 0
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """See :class:`Admission`."""
+        """Drain these sessions."""
         await self._processor.drain(list(sessions), seconds, cancel_grace)
 
     drain = settle
 
     @property
     def is_idle(self) -> bool:
-        """See :class:`Admission`."""
+        """Whether all admitted records have ended."""
         return not self._processor.scheduler.unfinished

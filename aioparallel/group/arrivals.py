@@ -1,7 +1,7 @@
-"""When records came, by this process's own clock: for what must not go by the clocks of those who wrote them.
+"""When records arrived, by this process's own clock. Some decisions must not depend on the clocks of producers.
 
-A record was written between two moments that the reader knows: when it had read all that stood in the log, this record
-not among it, and when it read this one. At the end of a log these are some tenths of a second apart.
+A record was written between two moments that the reader knows: when it had read the log to its end without this record,
+and when it read this record. At the end of a log these moments are a few tenths of a second apart.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from aioparallel.steady_clock import steady_time
 
 __all__ = ["Arrival", "ArrivalWatch", "Arrivals", "arrival_of"]
 
-_LOOK: Final = 0.25
-"""Seconds between two looks at what is read to its end, and within which fetches count as one."""
+_INTERVAL: Final = 0.25
+"""Seconds between two checks whether logs are read to their ends. Fetches within this time count as one."""
 
 
 class Arrival(NamedTuple):
     """Seconds since the epoch, by :data:`~aioparallel.steady_clock.steady_time`."""
 
     seen: float
-    """It was read then."""
+    """When the record was read."""
     absent: float
-    """And did not stand in the log then; ``-inf``: nobody knows since when it does."""
+    """When the record was not in the log yet; ``-inf``: unknown."""
 
 
 class Arrivals:
-    """Of one session. Plain; times are passed in."""
+    """The arrivals of one session. Plain: times are passed in."""
 
     __slots__ = ("_arrivals", "_began", "_first", "all_read_at")
 
     def __init__(self) -> None:
         self.all_read_at = -math.inf
-        """All that stood in the log then has been read."""
-        self._first: list[int] = []  # offsets with which fetches began, ascending
-        self._arrivals: list[Arrival] = []  # and when these came
-        self._began = -math.inf  # the last of them
+        """At this time the log was read to its end."""
+        self._first: list[int] = []  # the first offset of each fetch, ascending
+        self._arrivals: list[Arrival] = []  # the arrival of each fetch
+        self._began = -math.inf  # when the last fetch was noted
 
     def read(self, position: int, now: float, base: int) -> None:
-        """What stands from ``position`` on was read now. ``base``: below it nobody asks any more."""
+        """Note that records from ``position`` on were read now. ``base``: offsets below it are not needed any more."""
         again = bisect_left(self._first, position)
-        del self._first[again:], self._arrivals[again:]  # none, unless a log has lost its tail
-        if self._first and now - self._began < _LOOK:
+        del self._first[again:], self._arrivals[again:]  # nothing, unless the log has lost its tail
+        if self._first and now - self._began < _INTERVAL:
             self._arrivals[-1] = Arrival(now, self._arrivals[-1].absent)
         else:
             self._began = now
@@ -58,7 +58,7 @@ class Arrivals:
         del self._first[:done], self._arrivals[:done]
 
     def of(self, offset: int) -> Arrival | None:
-        """When this one came; None: it was not read here."""
+        """Return the arrival of the record at this offset; None: this session has not read it."""
         found = bisect_right(self._first, offset) - 1
         return self._arrivals[found] if found >= 0 else None
 
@@ -67,7 +67,7 @@ class Arrivals:
 
 
 class ArrivalWatch:
-    """Notes arrivals in the partitions of ``topics``. ``sessions()``: those held now."""
+    """Notes arrivals in the partitions of ``topics``. ``sessions()``: the current sessions."""
 
     def __init__(self, client: Client, topics: Collection[str], sessions: Callable[[], Iterable[Session]]) -> None:
         self._client = client
@@ -75,22 +75,22 @@ class ArrivalWatch:
         self._sessions = sessions
 
     async def run(self) -> None:
-        """Look for ever; ends by cancellation."""
+        """Check the ends of logs until cancelled."""
         while True:
             for session in self._sessions():
                 if session.partition.topic in self._topics and session.state is SessionState.OPEN:
-                    self._look(session)
-            await asyncio.sleep(_LOOK)
+                    self._note_end(session)
+            await asyncio.sleep(_INTERVAL)
 
-    def _look(self, session: Session) -> None:
+    def _note_end(self, session: Session) -> None:
         client, partition = self._client, session.partition
-        end, told = client.end_offset_seen(partition), client.since_end_seen(partition)
-        if end is not None and told is not None and session.ledger.position >= end:
+        end, seconds = client.end_offset_seen(partition), client.since_end_seen(partition)
+        if end is not None and seconds is not None and session.ledger.position >= end:
             arrivals = self._of(session)
-            arrivals.all_read_at = max(arrivals.all_read_at, steady_time() - told)
+            arrivals.all_read_at = max(arrivals.all_read_at, steady_time() - seconds)
 
     def read(self, session: Session) -> None:
-        """From its position on more was read, which is not registered yet."""
+        """Note that more was read from the session's position on, before it is registered."""
         if session.partition.topic in self._topics:
             self._of(session).read(session.ledger.position, steady_time(), session.ledger.next_commit)
 
@@ -101,7 +101,7 @@ class ArrivalWatch:
 
 
 def arrival_of(record: Record[Any, Any]) -> Arrival:
-    """Of one that is to be handled."""
+    """Return the arrival of a record that will be handled."""
     source = getattr(record, "_source", None)
     arrivals = source.arrivals if isinstance(source, Session) else None
     found = None if arrivals is None else arrivals.of(record.offset)

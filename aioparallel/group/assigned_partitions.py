@@ -16,7 +16,7 @@ __all__ = ["AssignedPartitions"]
 
 
 class AssignedPartitions:
-    """At most one session for each partition. The assignment, the opener and resets change it.
+    """At most one session for each partition. The assignment and resets change it.
 
     ``rank_of``: the priority of a partition.
     ``targets``: with ``until="end"``, the offset at which each partition's sessions end; else None.
@@ -65,18 +65,19 @@ class AssignedPartitions:
             self.read_before[session.partition] = session.topic_id, session.acknowledged
 
     def of(self, partitions: Collection[TopicPartition]) -> list[Session]:
-        """The sessions of the assigned ones among these partitions."""
+        """Return the sessions of those partitions that are assigned."""
         return [self.sessions[partition] for partition in partitions if partition in self.sessions]
 
     def move_to(self, generation: Generation) -> None:
-        """Move the sessions of this group to the member's new generation."""
+        """Move the sessions of this group to the member's new generation. They may commit again, except abandoned
+        ones."""
         for session in self.sessions.values():
             if session.generation.group == generation.group:
                 session.generation = generation
                 session.fenced = session.abandoned
 
     def lower_target(self, session: Session, end: int) -> None:
-        """The log ends before the target of this session, and will not reach it again."""
+        """Set a lower target: the log has lost its tail and ends before the old one."""
         session.target = end
         if self._targets is not None:
             self._targets[session.partition] = end
@@ -87,6 +88,6 @@ class AssignedPartitions:
         session.extend(self._extensions.assigned(session), self._extensions.fail_soon)
         session.rank = self._rank_of(partition)
         if self._targets is not None:
-            # A partition added after the start has no records that are to be read.
+            # Of a partition that was added after the start nothing is read.
             session.target = self._targets.get(partition, 0)
         return session

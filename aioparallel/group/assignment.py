@@ -1,9 +1,11 @@
 """Sessions from assigned to given away.
 
-How a partition comes: the listener's ``assigned`` only creates the session (a member may be without heartbeats
-meanwhile). The opener then takes the partition over, reads offset and map, finds the start, and lets the client fetch.
+When a partition is assigned, the listener's ``assigned`` only creates the session, because the member may send no
+heartbeats meanwhile. The opener then takes the partition over, reads offset and map, finds the start, and lets the
+client fetch.
 
-How a partition goes: ``revoked`` stops starting, drains, commits, drops; ``lost`` cancels and drops.
+When a partition goes, ``revoked`` starts nothing more, drains, commits and drops the session. ``lost`` cancels handlers
+and drops the session.
 """
 
 from __future__ import annotations
@@ -36,15 +38,15 @@ logger = logging.getLogger(__name__)
 
 # Seconds that handlers get to end after they were cancelled at the drain deadline.
 CANCEL_GRACE = 0.5
-# Seconds for the engine's own tasks to end once they are cancelled: some await a driver, of a database say.
+# Seconds that the engine's own tasks get to end once they are cancelled: some await a database driver.
 END_TIMEOUT = 5.0
 
 
 class Assignment:
-    """What comes and goes. Implements the client's ``RebalanceListener``; its sessions are in ``assigned``.
+    """Takes partitions and gives them away. It keeps its sessions in ``assigned``.
 
-    ``on_change()`` hears that fetching should be planned anew; ``on_ended(task)`` of each opener or reset
-    that has ended, however. ``is_whole()``: see :class:`~aioparallel.group.priorities.Priorities`.
+    ``on_change()`` is called when fetches must be planned again. ``on_ended(task)`` is called for each opener or reset
+    that has ended, with or without an error. ``is_whole()``: whether all groups of the client have sent an assignment.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class Assignment:
             is_error=is_error,
         )
         self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)
-        """Those whose data cannot be read."""
+        """Partitions whose data cannot be read."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: Mapping[TopicPartition, Session] = assigned.sessions
         self._has_assignment = False  # between a join and the next revoked or lost
@@ -107,7 +109,7 @@ class Assignment:
     # -- the listener -----------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        """New sessions, closed until the opener is through; kept ones move to the new generation."""
+        """Begin new sessions, which the opener opens. Kept sessions move to the new generation."""
         self._assigned.move_to(generation)
         abandoned = [session for session in self.sessions.values() if session.abandoned]
         new = [self._assigned.begin(partition, generation) for partition in sorted(partitions)]
@@ -119,25 +121,25 @@ class Assignment:
         self._on_change()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Settle: drain, commit, drop. Bounded by drain_timeout and commit_timeout."""
+        """Drain, commit and drop the sessions of these partitions, within ``drain_timeout`` and ``commit_timeout``."""
         self._has_assignment = False
         sessions = self._assigned.of(partitions)
         try:
             await self.settle(sessions, self._options.drain_timeout)
         except BaseException:
-            # The partitions go all the same. A session left behind would come to life under the next generation, and
-            # commit over their new owner.
+            # The partitions go in any case. A session that stays would move to the next generation, and then overwrite
+            # the commits of the new owner.
             self._let_go(sessions)
             raise
         self._on_change()
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Gone already: cancel what runs, drop without a commit."""
+        """Cancel the handlers and drop the sessions of these partitions without a commit: they are gone already."""
         self._has_assignment = False
         sessions = self._assigned.of(partitions)
         if sessions:
             logger.warning(
-                "lost %d partitions without a last commit: records of theirs may run again at their next owner",
+                "lost %d partitions without a last commit: some of their records may run again at the next owner",
                 len(sessions),
                 extra={"action": "partitions_lost"},
             )
@@ -157,15 +159,17 @@ class Assignment:
         drain_timeout: float,
         finish: Callable[[], Awaitable[object]] | None = None,
     ) -> Mapping[TopicPartition, CommitFault]:
-        """Drain for at most ``drain_timeout`` seconds, commit, drop. Returns whose commit was not taken, and why.
+        """Drain for at most ``drain_timeout`` seconds, commit, drop. Returns the partitions whose commit was not
+        acknowledged, and why.
 
-        ``finish()``: what is done when all is committed, and may bring one more commit.
+        ``finish()`` is called when everything is committed. If it leaves something new to commit, there is one more
+        commit.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + drain_timeout + CANCEL_GRACE + self._options.commit_timeout
         for session in sessions:
             if session.state is SessionState.OPENING:
-                self._assigned.end(session)  # nothing was read yet, so nothing is to be said
+                self._assigned.end(session)  # nothing was read yet, so there is nothing to commit
         settling = [session for session in sessions if session.current]
         await self._admission.settle(settling, drain_timeout, CANCEL_GRACE)
         owing = await self._committer.commit_until(settling, deadline)
@@ -187,7 +191,7 @@ class Assignment:
         return owing
 
     async def close(self) -> None:
-        """End the openers and resets. The sessions were settled before."""
+        """End the openers and resets. Settle the sessions before."""
         self.unreadable.close()
         tasks = list(self._tasks)
         for task in tasks:
@@ -197,7 +201,8 @@ class Assignment:
     # -- out of range -----------------------------------------------------------------------------------
 
     def reset(self, error: OffsetOutOfRange) -> None:
-        """The log does not hold a session's position: let it be moved. Raises the error where nobody may move it."""
+        """Move a session whose position is outside the log. Raises the error if ``auto_offset_reset`` is
+        ``"error"``."""
         session = self._assigned.sessions.get(error.partition)
         if session is None or session.state is not SessionState.OPEN or session.resetting:
             return
@@ -207,8 +212,8 @@ class Assignment:
         self._spawn(self._resets.reset(session), "reset")
 
     def is_same_log(self, session: Session, fetched: Fetched) -> bool:
-        """Whether what was fetched continues what was read of this session before. If that is not sure, it is looked
-        at, and nothing is fetched meanwhile."""
+        """Return whether fetched data continues the log that this session has read. If that is unsure, a check is
+        started, and nothing is fetched until it ends."""
         if differs(session, fetched):
             session.resetting = True
             self._spawn(self._resets.check(session, fetched), "log-check")
@@ -218,32 +223,32 @@ class Assignment:
             session.leader_epochs.note(offset, epoch)
         return True
 
-    # -- looking ----------------------------------------------------------------------------------------
+    # -- state ------------------------------------------------------------------------------------------
 
     @property
     def has_assignment(self) -> bool:
-        """Whether the group, or each of several, has told what is assigned, and has taken nothing back since."""
+        """Whether every group of this member has sent an assignment, and no partition was revoked or lost since."""
         return self._has_assignment and self._is_whole()
 
     def settled_down(self) -> bool:
-        """Whether there is an assignment, and no session of it is on its way in or out."""
+        """Whether there is an assignment, and all its sessions are open."""
         return self.has_assignment and all(
             session.state is SessionState.OPEN and not session.resetting for session in self.sessions.values()
         )
 
     @property
     def offset_resets(self) -> int:
-        """Positions that were outside the log and moved into it."""
+        """How many positions were outside the log and were moved into it."""
         return self._resets.count
 
     @property
     def log_truncations(self) -> int:
-        """Logs that had lost records of which something was known."""
+        """How many logs had lost records that were read or committed."""
         return self._truncations.count
 
     @property
     def unreadable_maps(self) -> int:
-        """Committed texts that were no offset map."""
+        """How many committed texts were no offset map."""
         return self._opener.unreadable_maps
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:

@@ -1,11 +1,11 @@
-"""The Kafka client as the engine sees it. The engine owns this interface; clients implement it.
+"""The interface that a Kafka client must implement.
 
 What a client promises:
 
-* It never raises for what passes by itself (a leader moves, a coordinator is loading, a connection drops):
-  it logs, backs off and goes on. It raises a :class:`~aioparallel.errors.ClientError` for the rest.
-* Every call with a ``timeout`` (seconds) returns or raises within it, whatever the broker does; when the time
-  is up it raises :class:`TimeoutError`.
+* It raises nothing for temporary problems (a leader moves, a coordinator is loading, a connection drops): it logs them,
+  backs off and tries again. It raises a :class:`~aioparallel.errors.ClientError` for all others.
+* Every call with a ``timeout`` (seconds) returns or raises within that time, whatever the broker does. When the time is
+  up it raises :class:`TimeoutError`.
 * ``fetch`` may be cancelled at any moment without losing records.
 * Everything happens on the event loop that called ``start``.
 """
@@ -35,209 +35,222 @@ __all__ = [
 ]
 
 
-# Seconds for one request to the cluster while a session opens, is reset or has lost its end; and between two tries.
+# Seconds for one request to the cluster while a session opens or is reset, and seconds between two tries.
 REQUEST_TIMEOUT: Final = 10.0
 REQUEST_PAUSE: Final = 0.5
 
 
 class Generation(NamedTuple):
-    """A member's place in one generation of its group: what a commit is fenced with."""
+    """A member in one generation of its group. The broker fences commits with it."""
 
     id: int
     member_id: str
     group: str = ""
-    """Which one, where one client is a member of several."""
+    """The group, if one client is a member of several."""
 
 
 class Committed(NamedTuple):
-    """A committed offset (the next one to read) and the text stored beside it."""
+    """A committed offset (the next one to read) and the metadata text stored with it."""
 
     offset: int
     metadata: str
     leader_epoch: int = -1
-    """Under which leader the last record that both speak of was written, or a later one; -1: unknown."""
+    """The leader epoch of the last record that offset and map cover, or a later epoch; -1: unknown."""
     topic_id: bytes = b""
-    """Of the topic that it is of, for a commit: for another one of the same name it is not taken. Empty: not known."""
+    """The id of the topic. The broker refuses a commit for another topic of the same name. Empty: unknown."""
 
 
 class CommitFault(enum.Enum):
     """Why the broker did not take the commit of one partition."""
 
     RETRIABLE = "retriable"
-    """It may work later, under the same generation: coordinator moved, timed out, loading, rebalance begun."""
+    """It may succeed later in the same generation: the coordinator has moved or is loading, no answer came, a rebalance
+    has begun."""
     METADATA_TOO_LARGE = "metadata too large"
     """The text is longer than the broker's ``offset.metadata.max.bytes``."""
     FENCED = "fenced"
-    """The generation or the member is gone: this partition may have another owner now."""
+    """The generation or the member is not valid any more: this partition may have another owner now."""
     REFUSED = "refused"
-    """It will not work: not authorised, topic deleted."""
+    """It cannot succeed: not authorised, or the topic is deleted."""
     HELD = "held"
-    """It was not tried: one of its records is complete, and is not put away yet."""
+    """It was not tried: a record has failed for good, and its dead letter is not written yet."""
 
 
 class Fetched(NamedTuple):
     """What one fetch took from one partition.
 
-    ``records`` ascend by offset, with gaps where the log has them. ``next_offset`` is the position after them:
-    every offset below it that was not delivered does not exist for this reader (compacted, a transaction
-    marker, aborted). ``records`` may be empty while ``next_offset`` has moved.
+    ``records`` ascend by offset, with the gaps of the log. ``next_offset`` is the position after them: every offset
+    below it that was not delivered does not exist for this reader (compacted, a transaction marker, aborted).
+    ``records`` may be empty while ``next_offset`` has moved.
     """
 
     partition: TopicPartition
     records: Sequence[Record]
     next_offset: int
     leader_epochs: tuple[tuple[int, int], ...] = ()
-    """Under which leaders they were written, as far as that is known: pairs of first offset and leader epoch, both
-    ascending. The first one may begin below them."""
+    """Pairs of first offset and leader epoch, both ascending, as far as they are known. The first pair may begin below
+    the records."""
     topic_id: bytes = b""
-    """Of the topic they were read from, as far as it is known: another one is another topic of the same name."""
+    """The id of the topic; empty: unknown. A new id means that the topic was deleted and created again."""
     leader_changed: bool = False
-    """Nothing was read, but another leader leads: it may not have what was read before."""
+    """Nothing was read, but the partition has a new leader, which may not have what was read before."""
 
 
 class Span(NamedTuple):
-    """Offsets from ``start`` on, those below ``end``."""
+    """Offsets from ``start`` to ``end``, without ``end``."""
 
     start: int
     end: int
 
 
 class RebalanceListener(Protocol):
-    """What the engine does when the assignment changes. Called on the event loop, never two at a time for one group."""
+    """Reacts to changes of the assignment. Called on the event loop, never two at a time for one group."""
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        """These partitions came in addition to those already held. ``generation`` is the member's new one,
-        and from now on that of the partitions kept as well (cooperative rebalance). Must be quick: a member
-        may be without heartbeats meanwhile. Nothing is fetched for them until :meth:`Client.seek`.
+        """These partitions were assigned in addition to those already held. ``generation`` is the member's new one, and
+        from now on also that of the kept partitions (cooperative rebalance).
+
+        It must be quick: the member may send no heartbeats meanwhile. Nothing is fetched for the new partitions until
+        :meth:`Client.seek`.
         """
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions go; until this returns, commits under their generation are still accepted.
+        """These partitions are being revoked. Until this returns, commits in their generation are still accepted.
 
-        The client waits for it, with heartbeats running, before the member joins again.
+        The client waits for it, and sends heartbeats meanwhile, before the member joins again.
         """
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are gone already (session expired, fenced): no commit is possible any more. None: the member
-        merely waits for an assignment."""
+        """These partitions are gone already (session expired, fenced), so no commit is possible. Empty: the member
+        waits for an assignment."""
 
     def fenced(self, error: InstanceFenced) -> None:
-        """Another process has joined with this member's ``group_instance_id``: it is a member no more, and joins not
-        again. What it held was told as ``lost`` before; only what was being revoked still is. Once, and the last call
-        but for the end of that one."""
+        """Another process has joined with this member's ``group_instance_id``: this one is no member any more and does
+        not join again.
+
+        Its partitions were reported as ``lost`` before, except those whose ``revoked`` still runs. This is called once,
+        and no other call follows.
+        """
 
 
 class Client(Protocol):
-    """A Kafka consumer, one member of one group. See the module for what it promises."""
+    """A Kafka consumer, a member of one group. The docstring of this module says what it promises."""
 
     async def start(self, timeout: float) -> None:
         """Connect. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
 
     async def stop(self, timeout: float) -> None:
-        """Leave the group and close all connections; at most ``timeout`` seconds, never raises, may be called
-        whether or not ``start`` succeeded. Does not call the listener."""
+        """Leave the group and close all connections, within ``timeout`` seconds. Never raises, and does not call the
+        listener. May be called even if ``start`` failed."""
 
     async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics (or of those whose whole name matches), as the cluster knows them now.
+        """Return all partitions of these topics, or of those whose whole name matches, as the cluster knows them now.
 
-        Creates nothing. Topics that do not exist are simply not in the result.
+        Creates no topic. Topics that do not exist are not in the result.
         """
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        """Join the group for these topics; returns at once, the listener hears the rest. A pattern takes in
-        topics created later."""
+        """Join the group for these topics. Returns at once; the listener gets the assignment. A pattern also matches
+        topics that are created later."""
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk over what is
-        there; those that ``most`` leaves out have their turn in the next walks.
+        """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk over the
+        fetched data. Partitions that ``most`` leaves out are first in the next walks.
 
-        Waits until there is something for one of them, or :meth:`wake` was called (then the list may be empty).
-        Partitions without a quota are left alone and lose nothing; ones no longer assigned are ignored.
+        Waits until there is data for one of them or :meth:`wake` is called; then the list may be empty. Partitions
+        without a quota lose nothing. Those no longer assigned are ignored.
 
-        Raises OffsetOutOfRange when the position of a partition in ``quotas`` is outside the log, and FetchFailed
-        (UnreadableBatch where it is known which offsets it holds) when the data there cannot be read: after everything
-        else there was returned, and again until :meth:`seek`, at which it is fetched anew. And NotAuthorized,
-        InstanceFenced, ClientError. A record that cannot be decoded, in a batch that can be read, comes like any other,
-        marked (:func:`~aioparallel.history.make_undecodable`).
+        Raises OffsetOutOfRange if the position of a partition in ``quotas`` is outside the log. Raises FetchFailed if
+        the data there cannot be read (UnreadableBatch if its offsets are known). These errors come after all readable
+        data was returned, and again until :meth:`seek`, which fetches anew. Also raises NotAuthorized, InstanceFenced
+        and ClientError.
+
+        A record that cannot be decoded, in a readable batch, is returned like any other but marked
+        (:func:`~aioparallel.history.make_undecodable`).
         """
 
     def wake(self) -> None:
-        """Let the waiting :meth:`fetch` return now; without one, the next returns without waiting."""
+        """Let a waiting :meth:`fetch` return now. If none waits, the next one returns without waiting."""
 
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """One OffsetCommit request, one attempt, fenced with ``generation``. A result for each partition asked
-        for: None means acknowledged. A request that got no answer is RETRIABLE for each of them.
+        """Send one OffsetCommit request, one attempt, fenced with ``generation``. Returns a result for each requested
+        partition; None means acknowledged. Without an answer each is RETRIABLE.
 
-        FENCED under the generation that the member believes in is news for the client itself: unless it is giving
-        partitions away already, the listener hears ``lost`` at once, and the client joins again. Nobody stays a member
-        whose commits are refused. Where it is the ``group_instance_id`` that another process has, it does not join
-        again: the listener hears ``fenced`` as well.
+        If the broker fences the current generation of the member, the client must leave it: it calls ``lost`` of the
+        listener at once, unless it is giving partitions away already, and joins again. If another process has the
+        ``group_instance_id``, it calls ``fenced`` as well and does not join again.
         """
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
-        """The group has refused this generation elsewhere: as for :meth:`commit`, that is news for the client.
-        ``instance_fenced``: with FENCED_INSTANCE_ID."""
+        """Report that the group has fenced this generation in another request, such as a transaction's. The client
+        reacts as in :meth:`commit`. ``instance_fenced``: the error was FENCED_INSTANCE_ID."""
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:
-        """The group's committed offsets and texts; partitions without one are not in the result."""
+        """Return the group's committed offsets and texts. Partitions without one are not in the result."""
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch this assigned partition from ``offset`` on; also what starts the fetching after an assignment.
-        Ignored for a partition that is not assigned any more."""
+        """Fetch this assigned partition from ``offset`` on. After an assignment this starts the fetching. Ignored for a
+        partition that is not assigned any more."""
 
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """The first offset each log holds."""
+        """Return the first offset that each log holds."""
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """The offset the next record will get (under read_committed: the end of what is decided)."""
+        """Return the offset that the next record will get; under read_committed, the last stable offset."""
 
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """The offset the next record will get, whatever is decided: behind records of open transactions, too."""
+        """Return the offset that the next record will get, after records of open transactions as well (the high
+        watermark)."""
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
-        """The offset up to which each log is the one that a leader epoch is of: where the records of that epoch, and of
-        those before it, end. For -1, and where brokers do not tell it, the end of the log; where the log never had that
-        leader, its beginning. Partitions whose leader does not answer in time are not in the result."""
+        """Return where the records of each leader epoch, and of all earlier ones, end in the log
+        (OffsetsForLeaderEpoch, KIP-320).
+
+        For epoch -1, and for brokers that do not support this, it is the end of the log. If the log never had that
+        leader, it is the beginning of the log. Partitions whose leader does not answer in time are not in the result.
+        """
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
-        """The id of each topic, which another one of the same name does not have; those of which the cluster tells none
-        are not in the result."""
+        """Return the id of each topic. A topic that is deleted and created again gets a new id. Topics without a known
+        id are not in the result."""
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
-        """The first offset at or after each time (milliseconds since the epoch); None where there is none."""
+        """Return the first offset at or after each time (milliseconds since the epoch); None if there is none."""
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
-        """The end offset that the last fetch response told, without asking the broker; None before one."""
+        """Return the end offset of the last fetch response, without a request; None before the first response."""
 
     def written_end_seen(self, partition: TopicPartition) -> int | None:
-        """The same, whatever is decided: behind records of open transactions, too. Told with fetches alone."""
+        """Return the high watermark of the last fetch response: the end after records of open transactions as well."""
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
-        """Seconds since the end offset was told, by whatever; None before it was. For a partition that was sought, and
-        whose leader answers, these are few, though nothing may be fetched of it."""
+        """Return how many seconds ago the end offset was received; None if it was not. After :meth:`seek` it stays
+        current while the leader answers, even if the partition has no quota."""
 
     def contact(self) -> Contact:
-        """What is heard of the cluster. At any time."""
+        """Return which brokers and partitions can be reached. May be called at any time."""
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
-        """The topic's ``cleanup.policy``; None where the cluster does not tell within ``timeout`` seconds. Never
+        """Return the topic's ``cleanup.policy``; None if the cluster does not answer within ``timeout`` seconds. Never
         raises."""
 
     def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
-        """Read these partitions, assigned to this member or not, from the start of each span to its end, and then stop:
-        beside all else, without the group. Committed records only; what retention has taken away meanwhile is passed.
-        Several spans of a partition ascend.
+        """Read these partitions from the start of each span to its end, independent of the group: they need not be
+        assigned to this member.
 
-        A partition's last ``next_offset`` is the end of its (last) span. Close the iterator when it is left early
-        (``contextlib.aclosing``). Raises ClientError, also when nothing comes for 30 seconds.
+        Only committed records are read. Records that retention has deleted are skipped. Several spans of one partition
+        must ascend. A partition's last ``next_offset`` is the end of its last span.
+
+        Close the iterator if you leave it early (``contextlib.aclosing``). Raises ClientError, also if nothing comes
+        for 30 seconds.
         """

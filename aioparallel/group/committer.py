@@ -1,8 +1,8 @@
-"""The committer: one coroutine that writes what ledgers say, and the one place that commits.
+"""The committer: one coroutine that commits the ledgers of the sessions. Nothing else commits.
 
-Of each group one commit is in flight at any time, under its lock; a settle waits its turn there. Groups have
-coordinators of their own, so none waits for the one that does not answer. A session is clean only when the broker has
-acknowledged exactly what was sampled, under the session's own generation (I7).
+Each group has one commit in flight at any time, guarded by a lock; a settle waits for that lock. Each group has its own
+coordinator, so a coordinator that does not answer delays no other group. A session is clean only when the broker has
+acknowledged exactly what was sampled, in the session's own generation (I7).
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ __all__ = ["Committer", "in_group", "through"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two tries of a commit that somebody waits for.
+# Seconds between two tries in commit_until().
 _RETRY_PAUSE = 0.1
-# How often a commit that somebody waits for is refused before that is believed.
+# After so many refusals commit_until() gives up.
 _REFUSALS = 2
 
 
@@ -60,7 +60,7 @@ class Committer:
         self.failed_commits = 0
 
     async def run(self) -> None:
-        """Commit for ever; ends by cancellation."""
+        """Commit at intervals until cancelled."""
         waiting: set[asyncio.Task[object]] = set()
         try:
             while True:
@@ -79,8 +79,8 @@ class Committer:
                 await asyncio.wait(waiting)
 
     async def _round(self, waiting: set[asyncio.Task[object]]) -> None:
-        """Commit all. ``waiting``: commits of single groups that have waited for an answer since before, and do when
-        this returns."""
+        """Commit all sessions. ``waiting``: commits of single groups without an answer, from earlier rounds and after
+        this one."""
         groups = _by_group(self._sessions())
         if len(groups) <= 1 and not waiting:
             await self.commit(self._sessions())
@@ -89,7 +89,7 @@ class Committer:
             if not self._locks[group].locked():
                 waiting.add(asyncio.create_task(self._commit(group, sessions), name=f"aioparallel-commit-{group}"))
         if not waiting:
-            return  # each is given away now
+            return  # each group is committing in a settle now
         done, _ = await asyncio.wait(waiting, timeout=self._options.commit_interval)
         waiting -= done
         for task in done:
@@ -101,27 +101,27 @@ class Committer:
         return self._sampler.cut_maps
 
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
-        """Records end here when that is acknowledged."""
+        """Return at once: records end only when their outputs are acknowledged."""
 
     def trouble(self) -> Sequence[str]:
-        """The sessions tell it."""
+        """Return nothing: the faults of the sessions say everything."""
         return ()
 
     def problems(self) -> Sequence[Problem]:
-        """The sessions tell them all."""
+        """Return nothing: the sessions report their own problems."""
         return ()
 
     def transactions(self) -> None:
-        """There are none."""
+        """Return None: there are no transactions."""
 
     def soon(self) -> None:
         """Commit now rather than at the end of the interval."""
         self._early.set()
 
     async def commit(self, sessions: Iterable[Session]) -> Mapping[TopicPartition, CommitFault]:
-        """Commit what is dirty of these sessions. Returns whose commit was not taken, and why.
+        """Commit the dirty ones of these sessions. Returns the partitions whose commit was not acknowledged, and why.
 
-        A session that is gone has nothing to say any more: whoever owns its partition does.
+        A session that is gone is not committed: its partition may have another owner.
         """
         groups = _by_group(sessions)
         if len(groups) <= 1:
@@ -138,8 +138,8 @@ class Committer:
                 for generation, part in requests(await self._samples(wanted)):
                     if self._sampler.is_long:
                         await asyncio.sleep(0)  # building a full request is another millisecond
-                    # Sampled sessions may have gone while others were encoded or committed, or be in another
-                    # generation: then they are sampled anew.
+                    # A sampled session may have gone, or moved to another generation, while others were encoded or
+                    # committed. Then it is RETRIABLE, and the next commit samples it again.
                     still = [one for one in part if one.session.may_commit() and one.session.generation == generation]
                     faults |= {one.session.partition: CommitFault.RETRIABLE for one in part if one not in still}
                     if still:
@@ -150,14 +150,15 @@ class Committer:
         return faults | fenced
 
     async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """Commit what these sessions have to say now, trying again until the event loop's clock reaches ``deadline``;
-        what is refused is tried once more, what is fenced is not. Returns whose commit was not taken, and why."""
+        """Commit the current ledgers of these sessions. Tries again until the loop's time reaches ``deadline``. Refused
+        commits are tried once more, fenced ones are not. Returns the partitions whose commit was not acknowledged, and
+        why."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
         why: dict[TopicPartition, CommitFault] = {}
         refusals: Counter[TopicPartition] = Counter()
         try:
             async with asyncio.timeout_at(deadline):
-                while owing := [session for session, version in asked.items() if _hopes(session, version, refusals)]:
+                while owing := [session for session, version in asked.items() if _may_try(session, version, refusals)]:
                     if why:
                         await asyncio.sleep(_RETRY_PAUSE)
                     faults = await self.commit(owing)
@@ -178,14 +179,14 @@ class Committer:
                 partial(sample, what, self.limit.characters, formats), is_large=what.is_large
             )
             if not session.may_commit():
-                continue  # went while its map was written
+                continue  # it has gone while its map was written
             self._sampler.note(one, what.map)
             samples.append(one)
             await self._sampler.wrote(session)
         return samples
 
     async def _send(self, samples: list[Sample], generation: Generation) -> dict[TopicPartition, CommitFault]:
-        """One commit request; the faults in its results."""
+        """Send one commit request. Returns its faults."""
         asked = {one.session.partition: one for one in samples}
         results = await self._store.commit(
             {partition: one.committed for partition, one in asked.items()},
@@ -201,7 +202,7 @@ class Committer:
             self.commits += 1
             return {}
         self.failed_commits += len(bad)
-        self._tell(
+        self._log(
             [asked[partition] for partition, fault in bad.items() if fault is not asked[partition].session.fault], bad
         )
         if large := [asked[partition] for partition, fault in bad.items() if fault is CommitFault.METADATA_TOO_LARGE]:
@@ -213,21 +214,21 @@ class Committer:
         session.fault = fault
         if fault is CommitFault.FENCED:
             if session.generation != generation:
-                # A cooperative rebalance has kept the partition under a newer generation meanwhile.
+                # A cooperative rebalance has moved the kept partition to a newer generation meanwhile.
                 return CommitFault.RETRIABLE
             session.fenced = True
         return fault
 
-    def _tell(self, samples: list[Sample], faults: Mapping[TopicPartition, CommitFault]) -> None:
-        """A line for each kind of fault; the same again is told when something else has come between."""
+    def _log(self, samples: list[Sample], faults: Mapping[TopicPartition, CommitFault]) -> None:
+        """Log a line for each kind of fault. ``samples``: those whose fault is not the same as the last time."""
         by_fault: defaultdict[CommitFault, list[Sample]] = defaultdict(list)
         for one in samples:
             by_fault[faults[one.session.partition]].append(one)
-        by_fault.pop(CommitFault.METADATA_TOO_LARGE, None)  # is told with the limit
+        by_fault.pop(CommitFault.METADATA_TOO_LARGE, None)  # logged by Sampler.too_large()
         for fault, group in by_fault.items():
             first = group[0]
             logger.warning(
-                "%s: commit of offset %d not taken: %s%s%s",
+                "%s: commit of offset %d failed: %s%s%s",
                 first.session.partition,
                 first.committed.offset,
                 fault.value,
@@ -244,19 +245,18 @@ def _by_group(sessions: Iterable[Session]) -> dict[str, list[Session]]:
     return groups
 
 
-def _hopes(session: Session, version: tuple[int, int], refusals: Mapping[TopicPartition, int]) -> bool:
-    """Whether a commit that somebody waits for is still to be tried."""
+def _may_try(session: Session, version: tuple[int, int], refusals: Mapping[TopicPartition, int]) -> bool:
     return session.may_commit() and session.owes(version) and refusals.get(session.partition, 0) < _REFUSALS
 
 
 def in_group(group: GroupContext) -> CommitStrategy:
-    """Positions are the committed offsets of the group."""
+    """Commit to the committed offsets of the group."""
     return through(BrokerOffsets(group.client), group, refuses_resets=group.options.state is not None)
 
 
 def through(store: OffsetStore, group: GroupContext, *, longest_map: int | None = None, **also: Any) -> CommitStrategy:
-    """Positions are kept in ``store``. ``longest_map``: characters of an offset map that it takes; None: as many as
-    Kafka. ``also``: further fields of :class:`~aioparallel.group.committing.CommitStrategy`."""
+    """Commit to ``store``. ``longest_map``: characters of an offset map that it accepts; None: as many as Kafka.
+    ``also``: further fields of :class:`~aioparallel.group.committing.CommitStrategy`."""
     offsets = ExtendedOffsets(store, group.extensions)
     committer = Committer(offsets, group.options, group.scheduler, group.sessions, group.on_unblocked)
     if longest_map is not None:

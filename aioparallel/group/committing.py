@@ -1,7 +1,7 @@
-"""Who writes positions, and what the rest of a member may ask of it.
+"""The interface to the component that writes positions.
 
-A committer is one coroutine, and the only place that commits. The usual one (:mod:`aioparallel.group.committer`) writes
-through an :class:`~aioparallel.group.stores.OffsetStore`. Another one writes positions in transactions with the outputs
+A committer has one coroutine, and nothing else commits. The usual one (:mod:`aioparallel.group.committer`) writes to an
+:class:`~aioparallel.group.stores.OffsetStore`. Another one writes positions in transactions, together with the outputs
 of handlers.
 """
 
@@ -25,41 +25,42 @@ __all__ = ["CommitStrategy", "GroupContext", "PositionCommitter", "owed", "reaso
 
 
 class PositionCommitter(Protocol):
-    """Writes what ledgers say."""
+    """Commits the ledgers of sessions."""
 
     limit: MetadataLimit
-    """Characters of metadata that the broker takes."""
+    """How many characters of metadata the broker accepts."""
     commits: int
-    """Acknowledged for every partition in them."""
+    """How many commit requests were acknowledged for all their partitions."""
     failed_commits: int
-    """Of one partition, not taken."""
+    """How many commits of a single partition failed."""
 
     @property
     def cut_maps(self) -> int:
-        """Maps that did not fit and were cut."""
+        """How many maps did not fit and were cut."""
 
     async def run(self) -> None:
-        """Commit for ever; ends by cancellation. Raises what must end the run."""
+        """Commit at intervals until cancelled. Raises what must end the run."""
 
     def soon(self) -> None:
         """Commit now rather than at the end of the interval."""
 
     async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """Commit what these sessions have to say now, trying again until the event loop's clock reaches ``deadline``;
-        what is refused is tried once more, what is fenced is not. Returns whose commit was not taken, and why."""
+        """Commit the current ledgers of these sessions. Tries again until the loop's time reaches ``deadline``. Refused
+        commits are tried once more, fenced ones are not. Returns the partitions whose commit was not acknowledged, and
+        why."""
 
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
-        """All records have ended, and nobody is in a hurry: wait until what they have let leave is committed, for as
-        long as that goes on; ``timeout`` seconds at least without any of it."""
+        """Wait until the outputs of all ended records are committed. Gives up after ``timeout`` seconds without
+        progress. Called at ``until="end"``, when all records have ended."""
 
     def trouble(self) -> Sequence[str]:
-        """What keeps it from committing at this moment, as far as that is known."""
+        """Return what prevents a commit at this moment, as far as it is known."""
 
     def problems(self) -> Sequence[Problem]:
-        """What somebody should look at, beside what the sessions tell themselves."""
+        """Return health problems, except those that the sessions report."""
 
     def transactions(self) -> TransactionStats | None:
-        """Where positions are written in transactions: what became of them."""
+        """Return statistics of transactions; None if positions are written without."""
 
 
 class GroupContext(NamedTuple):
@@ -71,30 +72,31 @@ class GroupContext(NamedTuple):
     scheduler: Scheduler
     sessions: Callable[[], Collection[Session]]
     on_unblocked: Callable[[], None]
-    """More may start: maps fit again."""
+    """Called when more records may start, because maps fit again."""
     extensions: Extensions
     fatal: Callable[[BaseException], None]
-    """Ends the run."""
+    """Ends the run with this error."""
 
 
 class CommitStrategy(NamedTuple):
-    """Where the positions of one member are kept, and who writes them."""
+    """Where the positions of one member are stored, and what writes them."""
 
     positions: Positions
     committer: PositionCommitter
     refuses_unreadable_maps: bool = False
-    """Whether a committed text that is no offset map ends the run. Else records above the committed offset run again.
+    """Whether a committed text that is no offset map ends the run. If not, records above the committed offset run
+    again.
     """
     refuses_resets: bool = False
-    """Whether a position outside the log ends the run. Else it is moved into the log: what is complete elsewhere would
-    be taken for records of the new log with the same offsets."""
+    """Whether a position outside the log ends the run. If not, it is moved into the log. A strategy that stores more
+    than positions should refuse: its data would count for other records that get the same offsets."""
 
 
 def owed(
     asked: Mapping[Session, tuple[int, int]], why: Mapping[TopicPartition, CommitFault]
 ) -> dict[TopicPartition, CommitFault]:
-    """Of those that were to commit what they said at these versions: who still owes that, and why."""
-    # One that went meanwhile without this commit has another owner now.
+    """Return the partitions whose ledger is not committed at the version in ``asked``, and why."""
+    # A session that went meanwhile without this commit may have another owner now.
     gone = {session.partition: CommitFault.FENCED for session in asked if not session.current}
     return {
         session.partition: gone.get(session.partition) or why.get(session.partition, CommitFault.RETRIABLE)
@@ -105,13 +107,13 @@ def owed(
 
 _REASONS = {
     CommitFault.RETRIABLE: "no answer within the deadline",
-    CommitFault.METADATA_TOO_LARGE: "the broker takes no metadata of that length",
+    CommitFault.METADATA_TOO_LARGE: "the broker accepts no metadata of that length",
     CommitFault.FENCED: "fenced: the partition may have another owner",
     CommitFault.REFUSED: "refused: not authorised, or the topic is gone",
-    CommitFault.HELD: "what one of its records produced is refused, and the record is not put away yet",
+    CommitFault.HELD: "an output of one of its records is refused, and the record is not dead-lettered yet",
 }
 
 
 def reasons(owing: Mapping[TopicPartition, CommitFault]) -> dict[TopicPartition, str]:
-    """Why commits were not acknowledged, in words."""
+    """Return why commits were not acknowledged, in words."""
     return {partition: _REASONS[fault] for partition, fault in owing.items()}

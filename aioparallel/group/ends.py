@@ -1,4 +1,4 @@
-"""Up to where a run with ``until="end"`` reads, when logs lose their ends."""
+"""Where a run with ``until="end"`` ends, if a log loses its tail."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ __all__ = ["Ends"]
 
 logger = logging.getLogger(__name__)
 
-_INTERVAL = 1.0  # seconds between two looks
+_INTERVAL = 1.0  # seconds between two checks
 
 
 class Ends:
-    """Lowers the targets that logs do not hold any more (an unclean election lost their tails): nobody would ever get
-    there. ``on_change()`` hears of it.
+    """Lowers the targets that are beyond the ends of their logs, and then calls ``on_change()``. An unclean leader
+    election may lose the tail of a log, and such a target would never be reached.
 
-    What the last fetch response told is only a hint, because a new leader may tell too little for a moment; so the
-    cluster is asked before a target is lowered.
+    The end offset in the last fetch response is only a hint, because a new leader may report too little for a moment.
+    So the cluster is asked before a target is lowered.
     """
 
     def __init__(self, client: Client, assigned: AssignedPartitions, on_change: Callable[[], None]) -> None:
@@ -31,7 +31,7 @@ class Ends:
         self._on_change = on_change
 
     async def run(self) -> None:
-        """Look for ever; ends by cancellation."""
+        """Check targets until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL)
             if doubtful := [session for session in self._assigned.sessions.values() if self._seems_cut(session)]:
@@ -47,13 +47,13 @@ class Ends:
         try:
             ends = await self._client.end_offsets([session.partition for session in doubtful], REQUEST_TIMEOUT)
         except TimeoutError:
-            if len(doubtful) > 1:  # one whose log nobody knows holds up no other
+            if len(doubtful) > 1:  # a partition without a leader must not delay the others
                 await asyncio.gather(*[self._ask([session]) for session in doubtful])
-            return  # the next look asks again
+            return  # the next check asks again
         for session in doubtful:
             end = ends.get(session.partition)
-            # Gone while we waited; or the log has grown beyond its target meanwhile; or it ends below the position,
-            # which the next fetch tells, and a reset mends.
+            # Skipped are sessions that have gone meanwhile, and logs that have grown beyond their target. A log that
+            # ends below the position is skipped as well: the next fetch reports it, and a reset handles it.
             if end is None or not session.current or not session.ledger.position <= end < session.target:
                 continue
             logger.warning(

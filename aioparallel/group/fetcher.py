@@ -1,4 +1,4 @@
-"""The fetcher: one coroutine that brings records in, driven by runnable work."""
+"""The fetcher: one coroutine that fetches records when the workers need more."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ logger = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Plans, fetches and admits, for ever. ``on_fetched()`` is called after each fetch. ``arrivals``: notes when
-    records came; None: nobody asks."""
+    """Plans, fetches and admits. ``on_fetched()`` is called after each fetch. ``arrivals``: notes when records arrive;
+    None: not needed."""
 
     def __init__(
         self,
@@ -48,21 +48,21 @@ class Fetcher:
         """Partitions that may bring records now."""
 
     def replan(self) -> None:
-        """Something changed that decides what to fetch: room, sessions, pause."""
+        """Plan again, because something has changed: free buffer, sessions, or a pause."""
         self._client.wake()
 
     async def run(self) -> None:
-        """Fetch for ever; ends by cancellation, or by what the client raises for good."""
+        """Fetch until cancelled. Raises the client's errors that must end the run."""
         while True:
             sessions = dict(self._assignment.sessions)
             plan = self._planner.plan(list(sessions.values()))
             self.state = plan.state
             self.asked = plan.quotas.keys()
             self._processor.scheduler.counters.taken_left = plan.starts_until_next
-            if self._processor.gathers:
+            if self._processor.has_batches:
                 self._input_ended(sessions.values(), plan)
             try:
-                # Without quotas too: the client tells here when the group refuses this member.
+                # Also without quotas: the client reports here if the group refuses this member.
                 fetched = await self._client.fetch(plan.quotas, plan.most)
             except OffsetOutOfRange as error:
                 self._assignment.reset(error)
@@ -78,16 +78,16 @@ class Fetcher:
             await asyncio.sleep(0)  # a fetch that finds something does not suspend: let workers run
 
     def _input_ended(self, sessions: Iterable[Session], plan: Plan) -> None:
-        """Tell whose batches wait for nothing: no more is asked for, or there is no room for it before some start."""
+        """Mark the sessions whose batches need not wait: nothing more is fetched, or only after some records start."""
         for session in sessions:
             at_end = session.opened and (session.waits or session.ledger.position >= session.target)
-            # Where there is no room, others may still bring a record each, for which nobody waits.
+            # If the buffer is full, a session may still have a quota of one record. Batches do not wait for that.
             waits = plan.is_full(session.rank) or (session.partition not in plan.quotas and not session.ready)
             self._processor.set_no_more_input(session, at_end or (waits and session.opened))
 
     def _admit(self, fetched: Fetched, stamped: Session | None) -> None:
-        # Between the plan and now the partition may have been given away, even given back: then these records
-        # belong to another epoch, and its own fetch brings them again.
+        # Since the plan the partition may have been revoked, and even assigned again. Then the fetched records belong
+        # to an older epoch, and the new session fetches them again.
         session = self._assignment.sessions.get(fetched.partition)
         if session is None or session is not stamped or session.state is not SessionState.OPEN:
             return

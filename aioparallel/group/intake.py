@@ -1,22 +1,21 @@
-"""How many records each partition may bring next. Plain arithmetic over sessions; the fetcher asks.
+"""Plans how many records each partition may bring in the next fetch. Pure arithmetic over sessions.
 
-The buffer is shared out evenly: with one limit for all it would fill with one partition and few of its keys
-(measured: a third of the rate). Then:
+The buffer is shared evenly among the partitions. With one limit for all, a single partition and few of its keys would
+fill it (measured: a third of the rate). In detail:
 
-* A partition with few lanes of its own ready wants more, however much the others have ready: a trickle is not
-  delayed by a hot partition. **Each that wants more may bring at least one record**, for a fetch waits for those that
-  may bring something and for no others; the fetch as a whole takes no more than there is room for.
-* One that is at its share and still has few lanes ready is full of hot keys: it borrows what the others leave, all
-  but a reserve for each of them. This is how it reads past a hot key. One that holds records back, because too many are
-  parked or its offset map is full, has enough.
-* The last of the room is never lent out: from there a partition with nothing buffered brings one record at a time. So
-  one that comes late finds room beside those that have read on as far as they may.
-* Bytes: the records that still fit are estimated from the mean size seen. While fewer than ``max_buffered_bytes`` are
-  buffered at least one record may come. So the bound is passed by at most what one fetch brings beyond the estimate.
+* A partition below its share brings more if few of its own lanes are ready, even if other partitions have many ready.
+  So a hot partition does not delay a slow one. **Each partition that wants more may bring at least one record**,
+  because a fetch waits only for partitions with a quota. The fetch as a whole brings no more than there is capacity
+  for.
+* A partition at its share with few ready lanes is full of hot keys. It borrows what the others leave, except a reserve
+  for each of them. This is how it reads past a hot key. A partition that holds records back, because too many are
+  parked or its offset map is full, borrows nothing.
+* The last part of the buffer is never lent. When only this part is free, a partition with nothing buffered brings one
+  record at a time. So a partition that is assigned late finds capacity even if the others have read as far as they may.
+* Bytes: how many records still fit is estimated from their mean size so far. While fewer than ``max_buffered_bytes``
+  are buffered, at least one record may come. So a fetch exceeds the bound by no more than the error of this estimate.
 
-What the scheduler puts back (a start that did not count) is buffered once more, and the room may be taken: then
-``max_buffered`` is passed by those records, at most ``max_concurrency`` of them, and nothing is fetched until it is
-not. Mostly the last of the room takes them up.
+A record that the scheduler puts back counts as parked, not as buffered, so it needs no capacity here.
 """
 
 from __future__ import annotations
@@ -32,18 +31,19 @@ from aioparallel.records import TopicPartition
 
 __all__ = ["Intake", "Plan"]
 
-# Ready lanes wanted at least, whatever max_concurrency: one fetch should bring more than a few records.
+# The least number of ready lanes wanted, even with a low max_concurrency: one fetch should bring more than a few
+# records.
 _READY_AT_LEAST = 1_000
-# A partition's reserve of the buffer that nobody borrows: this part of its share.
+# A partition's reserve, which is not lent to others: one of so many parts of its share.
 _RESERVE_PART = 16
-# The last of the room, for partitions with nothing buffered: this part of all, and at most so many records.
+# The last part of the buffer, for partitions with nothing buffered: one of so many parts, but at most so many records.
 _LAST_PART = 16
 _LAST_AT_MOST = 1_000
-# A partition at work fetches again when this part of its share is free: not for each single record.
+# A partition fetches again when one of so many parts of its share is free, not for each record.
 _WORTH_PART = 8
-# Assumed size of a record before any was seen (bytes); a first fetch stays small by it.
+# Assumed size of a record (bytes) before any was read. It keeps the first fetch small.
 _FIRST_SIZE = 4_096
-# Records over which the mean size forgets.
+# The weight of older records in the mean size fades over so many records.
 _MEMORY = 1_000
 
 
@@ -55,80 +55,81 @@ class Plan(NamedTuple):
     """What to fetch now, and when to ask again."""
 
     quotas: dict[TopicPartition, int]
-    """Records that each partition may bring, 1 at least; those left out have enough, or no room."""
+    """Records that each partition may bring, at least 1. The others have enough, or there is no capacity for them."""
     most: int
     """Records that all of them may bring together."""
     starts_until_next: int
-    """So many starts later there is room for more: plan anew then."""
+    """After so many starts there is capacity for more: plan again then."""
     state: str
-    """Why intake is as it is, in words for people: see :attr:`Stats.intake`."""
+    """The state of intake in words, for :attr:`Stats.intake`."""
 
     full_ranks: Collection[int] | None = None
-    """Where each rank has room of its own, those of which :meth:`is_full` says so; None: all have the same."""
+    """If each rank has a buffer of its own, the ranks whose buffer is full; None: all ranks share one."""
 
     def is_full(self, rank: int) -> bool:
-        """Whether there is no room for the sessions of this rank, or too little for some."""
+        """Whether there is no capacity for the sessions of this rank, or too little for some of them."""
         return self.state.startswith("full") if self.full_ranks is None else rank in self.full_ranks
 
 
-class _Room(NamedTuple):
-    """What still fits, in records."""
+class _Capacity(NamedTuple):
+    """The free part of the buffer, in records."""
 
     free: int
     common: int
-    """Of these, what is not kept for partitions with nothing buffered."""
+    """``free`` without the last part, which is for partitions with nothing buffered."""
     whole: int
-    """The common room of an empty buffer."""
-    waiting: int
-    """How many are buffered."""
+    """``common`` of an empty buffer."""
+    buffered: int
     full: str
-    """The bound that is the nearest."""
+    """The state in words if the nearest bound is reached."""
 
 
 class _Wishes(NamedTuple):
-    """Who wants what of the common room."""
+    """What the partitions want of the common capacity."""
 
     below: list[tuple[TopicPartition, int]]
-    """Below their share, and by how much."""
+    """Partitions below their share, and by how many records."""
     borrowers: list[Session]
-    """Full of hot keys."""
+    """Partitions at their share that are full of hot keys."""
     without: list[Session]
-    """Those with enough."""
+    """Partitions that have enough."""
     reserved: int
-    """Records that nobody borrows."""
+    """Records that are not lent."""
 
 
 class Intake:
-    """Plans fetches for the sessions of one process. ``beside()``: records, and bytes, that take room and are in the
-    buffer of none of them. ``max_buffered``, ``max_buffered_bytes``: as in the options; they may be changed from one
-    plan to the next."""
+    """Plans fetches for the sessions of one process.
+
+    ``elsewhere()``: records and bytes that count towards the bounds but are in the buffer of no session.
+    ``max_buffered`` and ``max_buffered_bytes`` begin as in the options, and may change between two plans.
+    """
 
     def __init__(
-        self, options: Options, scheduler: Scheduler, beside: Callable[[], tuple[int, int]] = _nothing
+        self, options: Options, scheduler: Scheduler, elsewhere: Callable[[], tuple[int, int]] = _nothing
     ) -> None:
         self.max_buffered, self.max_buffered_bytes = options.max_buffered, options.max_buffered_bytes
-        self._beside = beside
+        self._elsewhere = elsewhere
         self._scheduler = scheduler
         self._ready_wanted = max(options.max_concurrency, _READY_AT_LEAST)
         self._mean_size = float(_FIRST_SIZE)
         self._seen = False
-        # Under PARTITION a session has one lane, however much is read ahead.
+        # With PARTITION a session has one lane, however much is read ahead.
         self._lanes_may_grow = options.ordering is not Ordering.PARTITION
-        # Starts after which a fetch brings enough to be worth its while.
+        # After so many starts a fetch brings enough records to be worth it.
         self._step = max(1, min(options.max_buffered, self._ready_wanted) // 8)
 
     def saw(self, records: int, size: int, rank: int = 0) -> None:
-        """Learn the mean size of records from what was admitted of a fetch (``size`` in bytes)."""
+        """Update the mean size of records after a fetch: so many records with ``size`` bytes were admitted."""
         if records:
             weight = min(1.0, records / _MEMORY) if self._seen else 1.0
             self._mean_size += (size / records - self._mean_size) * weight
             self._seen = True
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
-        """What to fetch next."""
+        """Plan the next fetch."""
         if self._scheduler.paused:
             return Plan({}, 0, 0, "paused")
-        # As attributes, not as a state: this is asked of hundreds of sessions, hundreds of times a second.
+        # Attributes, not the property ``state``: this loop checks hundreds of sessions, hundreds of times a second.
         takers = [
             s
             for s in sessions
@@ -136,45 +137,47 @@ class Intake:
         ]
         if not takers:
             return Plan({}, 0, 0, _why_nothing(sessions))
-        room = self._room(sessions)
-        if room.free <= 0:
-            return Plan({}, 0, self._until_dry(takers, room), room.full)
-        if room.common <= 0:
-            return self._last_of_the_room(takers, room)
-        return self._share_out(takers, room)
+        capacity = self._capacity(sessions)
+        if capacity.free <= 0:
+            return Plan({}, 0, self._until_dry(takers, capacity), capacity.full)
+        if capacity.common <= 0:
+            return self._last_part(takers, capacity)
+        return self._share_out(takers, capacity)
 
-    def _room(self, sessions: Sequence[Session]) -> _Room:
-        beside, beside_bytes = self._beside()
-        waiting = sum([session.buffered for session in sessions]) + beside
-        size = sum([session.buffered_bytes for session in sessions]) + beside_bytes
-        by_count = self.max_buffered - waiting
+    def _capacity(self, sessions: Sequence[Session]) -> _Capacity:
+        elsewhere, elsewhere_bytes = self._elsewhere()
+        buffered = sum([session.buffered for session in sessions]) + elsewhere
+        size = sum([session.buffered_bytes for session in sessions]) + elsewhere_bytes
+        by_count = self.max_buffered - buffered
         last = max(1, min(self.max_buffered // _LAST_PART, _LAST_AT_MOST))
         last_bytes = self.max_buffered_bytes // _LAST_PART
         bytes_left = self.max_buffered_bytes - size
-        # With nothing buffered one record may always come, however large it is.
+        # If nothing is buffered, one record may always come, however large it is.
         by_bytes = max(1, self._records_in(bytes_left)) if bytes_left > 0 or not size else 0
         common = min(by_count - last, self._records_in(bytes_left - last_bytes))
         whole = max(1, min(self.max_buffered - last, self._records_in(self.max_buffered_bytes - last_bytes)))
         full = f"full: max_buffered{'_bytes' if by_bytes < by_count else ''} reached"
-        return _Room(min(by_count, by_bytes), common, whole, waiting, full)
+        return _Capacity(min(by_count, by_bytes), common, whole, buffered, full)
 
-    def _last_of_the_room(self, takers: Sequence[Session], room: _Room) -> Plan:
-        """One record for each partition that has nothing buffered; the others go on with what they have."""
+    def _last_part(self, takers: Sequence[Session], capacity: _Capacity) -> Plan:
+        """Plan one record for each partition that has nothing buffered. The others run what they have."""
         quotas = {session.partition: 1 for session in takers if not session.buffered}
         others = [session for session in takers if session.buffered]
-        return Plan(quotas, room.free, self._until_dry(others, room), room.full if others else "fetching")
+        state = capacity.full if others else "fetching"
+        return Plan(quotas, capacity.free, self._until_dry(others, capacity), state)
 
-    def _share_out(self, takers: Sequence[Session], room: _Room) -> Plan:
-        """Share the common room out. Every partition below its share first keeps its reserve."""
-        share = max(1, room.whole // len(takers))
+    def _share_out(self, takers: Sequence[Session], capacity: _Capacity) -> Plan:
+        """Share the common capacity. The reserves of partitions below their share are not lent."""
+        share = max(1, capacity.whole // len(takers))
         worth = max(1, share // _WORTH_PART)
         wishes = self._wishes(takers, share, worth)
         below, borrowers, without = wishes.below, wishes.borrowers, wishes.without
         quotas: dict[TopicPartition, int] = {}
-        # Half of the room is lent out also where it is too small for everybody's reserve.
-        left = room.common
-        lent = max(0, left - min(wishes.reserved, room.whole // 2)) // len(borrowers) if borrowers else 0
-        # A partition full of hot keys may not read on. The others have quotas still, but that is being full.
+        # At least half of the capacity is lent, even if it is too small for all reserves.
+        left = capacity.common
+        lent = max(0, left - min(wishes.reserved, capacity.whole // 2)) // len(borrowers) if borrowers else 0
+        # If the loans are too small, partitions full of hot keys do not read on. Then the state is "full", although the
+        # others have quotas.
         withheld = bool(borrowers) and lent < worth
         if withheld:
             without += borrowers
@@ -185,9 +188,9 @@ class Intake:
         round_robin = left if wanted <= left else max(1, left // len(below))
         for partition, missing in below:
             quotas[partition] = min(missing, round_robin)
-        step = self._until_dry(without, room) if without or wanted > left else self._step
-        state = room.full if withheld else "fetching" if quotas else "enough ready"
-        return Plan(quotas, room.common if quotas else 0, step, state)
+        step = self._until_dry(without, capacity) if without or wanted > left else self._step
+        state = capacity.full if withheld else "fetching" if quotas else "enough ready"
+        return Plan(quotas, capacity.common if quotas else 0, step, state)
 
     def _wishes(self, takers: Sequence[Session], share: int, worth: int) -> _Wishes:
         few = max(1, self._ready_wanted // len(takers))
@@ -211,11 +214,14 @@ class Intake:
                 wishes.without.append(session)
         return wishes._replace(reserved=reserved)
 
-    def _until_dry(self, without: Sequence[Session], room: _Room) -> int:
-        """So many starts later to plan anew. Nobody waits for one ``without`` a quota: before it runs dry.
-        Where many of them have something ready, many starts are sure to come: no plan for each. And never more than
-        wait, for few large records may be all that the bytes allow."""
-        soon = min(self._step, room.waiting // 2)
+    def _until_dry(self, without: Sequence[Session], capacity: _Capacity) -> int:
+        """Return after how many starts to plan again.
+
+        The fetch does not wait for the sessions ``without`` a quota, so the next plan must come before one of them runs
+        out of records. If many of them have ready records, many starts will follow, and a plan for each would cost too
+        much. The result is at most half of the buffered records: the byte limit may allow only a few large ones.
+        """
+        soon = min(self._step, capacity.buffered // 2)
         if without and soon > 1:
             least = min([session.buffered for session in without])
             startable = sum([1 for session in without if session.ready])

@@ -1,8 +1,8 @@
-"""What to commit: plain functions from sessions to requests. No I/O.
+"""What to commit: pure functions from sessions to commit requests.
 
 :func:`ledger_snapshot` reads a session in one step without an ``await``, so offset and map belong together. (The Java
-library sampled the offset twice around the encoding, and stored maps under the wrong base.) The map is written from the
-snapshot alone, so a thread may write a large one while the session goes on.
+library read the offset before and after the encoding, and stored maps with the wrong base.) The map is encoded from the
+snapshot only, so a thread may encode a large one while the session changes.
 """
 
 from __future__ import annotations
@@ -17,20 +17,19 @@ from aioparallel.offsets import OffsetMap, fit_offset_map
 
 __all__ = ["LedgerSnapshot", "Sample", "is_large", "ledger_snapshot", "requests", "sample"]
 
-# Bytes of metadata in one request. The broker writes a request as one batch of the offsets topic and fails a
-# larger one as a whole (measured on Apache Kafka 4.3.1: about 1 MB).
+# The most bytes of metadata in one request. The broker writes a request as one batch of the offsets topic. If that is
+# too large, the whole request fails (measured on Apache Kafka 4.3.1: about 1 MB).
 _REQUEST_BYTES = 512 * 1024
-# Bytes of metadata in one request from which an unknown server error means "too large". Apache Kafka 4.3 answers a
-# batch larger than its offsets topic takes (1 MB by default) with nothing better (measured). Taken for something that
-# passes, such a request would be repeated for ever; taken for too large, the texts shrink until it fits. A transient
-# server error under a small request stays retriable.
+# If a request has more bytes of metadata than this, an unknown server error means "too large". Apache Kafka 4.3 has no
+# better answer to a batch that is larger than its offsets topic accepts (1 MB by default, measured). If the error
+# counted as temporary, the request would be repeated for ever. If it counts as too large, the texts shrink until it
+# fits. The same error for a small request stays retriable.
 _LARGE_REQUEST: Final = 64 * 1024
-# What one partition takes in a request beside its text (bytes, generous).
+# Bytes of one partition in a request, without its text (a generous estimate).
 _PARTITION_BYTES = 64
 
-
-# Incompletes from which a map may take more than a few milliseconds to write (measured: 10 to 60 ms where it must be
-# cut); fewer of them where offsets reach far, behind a stuck record.
+# From so many incomplete offsets on, a map may take more than a few milliseconds to write (measured: 10 to 60 ms if it
+# must be cut). If the map spans more than _FAR offsets, because a record is stuck, _MANY_FAR is enough.
 _MANY: Final = 16_000
 _MANY_FAR: Final = 1_000
 _FAR: Final = 1_000_000
@@ -43,7 +42,7 @@ class LedgerSnapshot(NamedTuple):
     map: OffsetMap
     version: tuple[int, int]
     epochs: tuple[tuple[int, int], ...] = ()
-    """See :attr:`LeaderEpochs.seen <aioparallel.group.leader_epochs.LeaderEpochs.seen>`."""
+    """Pairs of first offset and leader epoch, both ascending."""
     topic_id: bytes = b""
 
     @property
@@ -54,7 +53,7 @@ class LedgerSnapshot(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The position that one session would commit, and the version of its ledger."""
+    """The position to commit for one session, and the version of its ledger."""
 
     session: Session
     committed: Committed
@@ -66,15 +65,15 @@ class Sample(NamedTuple):
 
 
 def ledger_snapshot(session: Session) -> LedgerSnapshot:
-    """Read offset and map of a session."""
+    """Read the offset and map of a session."""
     return LedgerSnapshot(
         session, session.ledger.snapshot(), session.ledger.version, session.leader_epochs.seen, session.topic_id
     )
 
 
 def sample(what: LedgerSnapshot, limit: int, formats: Literal["all", "java"]) -> Sample:
-    """Write the offset map. ``limit``: characters of metadata that the broker accepts. It does not read the session, so
-    any thread may call it."""
+    """Encode the offset map. ``limit``: how many characters of metadata the broker accepts. It does not read the
+    session, so any thread may call it."""
     base, highest = what.map.base_offset, what.map.highest_succeeded
     text, reached = fit_offset_map(base, highest, what.map.incompletes, limit=limit, formats=formats)
     committed = Committed(base, text, epoch_of(what.epochs, max(base - 1, reached)), what.topic_id)
@@ -82,9 +81,11 @@ def sample(what: LedgerSnapshot, limit: int, formats: Literal["all", "java"]) ->
 
 
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:
-    """Group samples into commit requests: one generation each, and no more metadata than one may carry. First positions
-    come first, in one request unless they are thousands: their order matters
-    (:mod:`~aioparallel.group.first_order`)."""
+    """Group samples into commit requests: each has one generation, and no more metadata than the broker accepts.
+
+    First positions come first, because their order matters (:mod:`~aioparallel.group.first_order`). They are in one
+    request unless there are thousands.
+    """
     by_generation: dict[Generation, list[Sample]] = {}
     for one in sorted(samples, key=_has_committed):
         by_generation.setdefault(one.session.generation, []).append(one)
@@ -106,7 +107,8 @@ def _has_committed(one: Sample) -> bool:
 
 
 def is_large(positions: Iterable[Committed]) -> bool:
-    """Whether one request with these may be larger than the broker takes, if it says no without saying why."""
+    """Return whether a request with these positions may be too large for the broker. Asked if it fails without a
+    reason."""
     return sum(len(committed.metadata.encode()) for committed in positions) > _LARGE_REQUEST
 
 
@@ -115,7 +117,7 @@ def _encoded_size(text: str) -> int:
 
 
 class MetadataLimit:
-    """How many characters of metadata the broker takes: Kafka's default until a refusal tells less."""
+    """How many characters of metadata the broker accepts: Kafka's default until the broker refuses a text."""
 
     DEFAULT = 4096
 
@@ -124,16 +126,17 @@ class MetadataLimit:
         self._accepted = 0
 
     def accepted(self, length: int) -> None:
-        """A text of this length was taken."""
+        """Note that the broker accepted a text of this length."""
         self._accepted = max(self._accepted, length)
 
     def refused(self, length: int) -> None:
-        """A text of this length was too large: believe in half of it, or in what was once taken."""
+        """Lower the limit, because a text of this length was too large: to half of it, or to what was accepted
+        before."""
         if not length:
-            return  # no text at all cannot be it
+            return  # an empty text cannot be too large
         if length > self._accepted:
             self.characters = min(self.characters, max(length // 2, self._accepted))
         else:
-            # It was taken once: the broker's setting was lowered meanwhile.
+            # It was accepted before, so the broker's setting was lowered.
             self._accepted = 0
             self.characters = min(self.characters, length // 2)

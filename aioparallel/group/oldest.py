@@ -1,5 +1,5 @@
-"""Who holds things up: the record that is in flight for longest, the one that is tried for longest, and what each
-partition waits for."""
+"""Which records delay the others: the one longest in flight, the one retried for longest, and the first incomplete one
+of each partition."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["first_incompletes", "longest_retrying", "oldest_in_flight", "sources
 
 
 def oldest_in_flight(processor: Processor) -> InFlight | None:
-    """The one whose handler was started first, of those that have not ended, outputs that wait for room included."""
+    """Return the record whose handler was started first, of those that still hold a worker; None if there is none."""
     found = processor.oldest
     if found is None:
         return None
@@ -24,7 +24,7 @@ def oldest_in_flight(processor: Processor) -> InFlight | None:
 
 
 def longest_retrying(sources: Iterable[Source], now: float) -> Retrying | None:
-    """The one that has failed first, of those that wait for their next attempt. ``now``: on the loop's clock."""
+    """Return the parked record whose first failure is the oldest; None if there is none. ``now``: the loop's time."""
     longest, since = None, float("inf")
     for source in sources:
         for record in source.parked:
@@ -44,7 +44,7 @@ def longest_retrying(sources: Iterable[Source], now: float) -> Retrying | None:
 
 
 def sources_by_name(sources: Iterable[Source]) -> Mapping[Hashable, Sequence[Source]]:
-    """Those that hold records of one partition."""
+    """Group sources by name, which is their partition."""
     found: defaultdict[Hashable, list[Source]] = defaultdict(list)
     for source in sources:
         found[source.name].append(source)
@@ -52,7 +52,7 @@ def sources_by_name(sources: Iterable[Source]) -> Mapping[Hashable, Sequence[Sou
 
 
 def first_incompletes(heads: Iterable[AnyRecord]) -> Mapping[Hashable, AnyRecord]:
-    """Of the sources of one name, among the heads of their lanes: nothing before it is incomplete."""
+    """Return the first incomplete record for each name of a source, given the heads of all lanes."""
     first: dict[Hashable, AnyRecord] = {}
     for record in heads:
         source = record._source

@@ -1,7 +1,7 @@
 """How a session opens: take the partition over, restore its map or find its start, and let the client fetch it.
 
-After each ``await`` the session may be gone, or the member may be in another generation: what is written follows from
-what is looked at after it.
+After each ``await`` the session may be gone, or the member may be in another generation. So the code checks the session
+again before it changes it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.stores import Positions
-from aioparallel.group.truncations import Truncations, ledger_below
+from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.group.turns import Spawn, Turns
 from aioparallel.offsets import Ledger, decode_offset_map
 from aioparallel.records import TopicPartition
@@ -28,27 +28,27 @@ __all__ = ["Opener"]
 
 logger = logging.getLogger(__name__)
 
-# Characters of metadata restored (a millisecond or two) after which the event loop gets a turn; one map is one step.
+# Characters of restored metadata after which the event loop gets a turn (a millisecond or two). One map is one step.
 _TURN = 1_000
-# Seconds until it is looked again whether something is decided.
+# Seconds until positions are read again that the store has not decided.
 _UNDECIDED_PAUSE = 0.05
-# Seconds in which the brokers tell where all logs begin or end that are asked for together; then each is asked for by
-# itself.
+# Seconds for a request for the beginnings or ends of several logs. After that, each log is asked for alone.
 _TOGETHER = 2.0
-# Of partitions of which it is not decided yet whether something is stored.
+# Stands for the position of a partition that the store has not decided: it may have one.
 _STORED: Final = Committed(0, "")
 
 
-_WORTH_TELLING: Final = 3
-"""Tries without an answer of a leader after which that is told."""
+_LOG_AFTER: Final = 3
+"""After so many tries without an answer of a leader a line is logged: metadata may just be on its way."""
 
 
-class _Untold(TimeoutError):
-    """Nobody tells where the log of one of these partitions begins or ends: it has no leader, its topic is gone."""
+class _LogUnknown(TimeoutError):
+    """Where the log of one of these partitions begins or ends is unknown: it has no leader, or its topic is gone."""
 
 
-class _Unled(Exception):
-    """Nobody tells up to where the logs of these partitions hold what is committed. No other one waits for them."""
+class _ValidEndUnknown(Exception):
+    """It is unknown which part of the logs of these partitions still holds the committed records. Other partitions do
+    not wait for them."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(partitions)
@@ -58,11 +58,13 @@ class _Unled(Exception):
 class Opener:
     """Opens sessions.
 
-    ``on_fresh()`` hears that starts were chosen, which are to be committed; ``on_change()`` that more is to be fetched.
-    ``refuses_unreadable_maps``, ``refuses_resets``: see :class:`~aioparallel.group.committing.Keeping`.
-    ``is_error``: a position outside the log ends the run. ``truncations`` hears of logs that lost records.
-    ``longest_wait``, ``spawn``: see :class:`~aioparallel.group.turns.Turns`.
-    ``read_before``: see :class:`~aioparallel.group.assigned_partitions.AssignedPartitions`.
+    ``on_fresh()`` is called when sessions begin at chosen starts, which must be committed. ``on_change()`` is called
+    when fetches must be planned again. ``is_error``: whether a position outside the log ends the run. ``truncations``:
+    counts logs that have lost records.
+
+    ``refuses_unreadable_maps``, ``refuses_resets``: as in :class:`~aioparallel.group.committing.CommitStrategy`.
+    ``longest_wait``, ``spawn``: as in :class:`~aioparallel.group.turns.Turns`. ``read_before``: as in
+    :class:`~aioparallel.group.assigned_partitions.AssignedPartitions`.
     """
 
     def __init__(
@@ -95,15 +97,18 @@ class Opener:
         self._on_fresh = on_fresh
         self._on_change = on_change
         self.unreadable_maps = 0
-        self._told_ids: dict[TopicPartition, bytes] = {}
+        self._topic_ids: dict[TopicPartition, bytes] = {}
         self._first_ids: dict[str, bytes] = {}
-        """Of each topic as this member met it first: another one was made anew meanwhile, with all its partitions."""
+        """The first id of each topic that this member has seen. A different id means that the topic was created
+        again."""
 
     async def open(self, sessions: Sequence[Session]) -> None:
-        """Open these sessions, trying again while there is no answer and they are still ours. One whose log nobody
-        knows holds up no other. Those that wait for their turn are left to that.
+        """Open these sessions. Tries again while there is no answer and the sessions are still current.
+
+        A partition whose log is unknown does not delay the others. Sessions that wait for their turn are opened by
+        that.
         """
-        unled_times = 0
+        unknown_times = 0
         for attempt in itertools.count(1):
             opening = [
                 session
@@ -115,26 +120,26 @@ class Opener:
             try:
                 if not await self._open_once(opening):
                     await asyncio.sleep(_UNDECIDED_PAUSE)
-            except _Untold:
+            except _LogUnknown:
                 if len(opening) > 1:
                     await self._open_each(opening)
                     return
                 if attempt == 1:
                     logger.warning(
-                        "%s: nobody tells where the log begins and ends; asking again until somebody does",
+                        "%s: no broker answers where the log begins and ends; asking again until one does",
                         opening[0].partition,
                         extra={"action": "start_retry"},
                     )
                 await asyncio.sleep(REQUEST_PAUSE)
-            except _Unled as unled:
-                unled_times += 1
-                if unled_times == _WORTH_TELLING:  # metadata may be on its way
+            except _ValidEndUnknown as unknown:
+                unknown_times += 1
+                if unknown_times == _LOG_AFTER:
                     logger.warning(
-                        "%s%s: nobody tells up to where the log holds what is committed; asking again until its leader "
-                        "does",
-                        unled.partitions[0],
-                        f" (and {len(unled.partitions) - 1} more partitions)" if unled.partitions[1:] else "",
-                        extra={"action": "log_end_retry", "partitions": len(unled.partitions)},
+                        "%s%s: no leader answers whether the log still holds the committed records; asking again until "
+                        "one does",
+                        unknown.partitions[0],
+                        f" (and {len(unknown.partitions) - 1} more partitions)" if unknown.partitions[1:] else "",
+                        extra={"action": "log_end_retry", "partitions": len(unknown.partitions)},
                     )
                 await asyncio.sleep(REQUEST_PAUSE)
             except TimeoutError:
@@ -147,7 +152,7 @@ class Opener:
                 await asyncio.sleep(REQUEST_PAUSE)
 
     async def _open_each(self, sessions: Sequence[Session]) -> None:
-        """Each in a task of its own. Raises the first error, and ends the others."""
+        """Open each session in its own task. Raises the first error, and cancels the others."""
         opening = [asyncio.ensure_future(self.open([session])) for session in sessions]
         try:
             await asyncio.gather(*opening)
@@ -157,12 +162,14 @@ class Opener:
             await asyncio.gather(*opening, return_exceptions=True)
 
     async def _open_once(self, sessions: Sequence[Session]) -> bool:
-        """Open those of which it is decided where they stand; whether these are all. Raises TimeoutError, _Unled."""
-        # All that one member holds has the same generation.
+        """Open the sessions whose positions are known. Returns whether these are all. Raises TimeoutError and
+        _ValidEndUnknown."""
+        # All sessions of a member have the same generation.
         generation = sessions[0].generation
         asked = [session.partition for session in sessions]
         timeout = _TOGETHER if len(asked) > 1 else REQUEST_TIMEOUT
-        # Before the positions: what these say may be of a newer topic than that, and never of an older one.
+        # Topic ids are read before the positions. So a position may belong to a newer topic than its id, never to an
+        # older one.
         ids = await self._ids_of(asked)
         found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
         if self._refuses_resets:
@@ -174,8 +181,8 @@ class Opener:
         is_known = True
         if fresh := [session for session in sessions if found.get(session.partition, _STORED) is None]:
             is_known = await self._start(fresh, anew, timeout)
-        if unled := [partition for partition in stored if partition not in valid]:
-            raise _Unled(unled)
+        if unknown := [partition for partition in stored if partition not in valid]:
+            raise _ValidEndUnknown(unknown)
         return is_known and len(found) == len(asked)
 
     async def _go_on(
@@ -185,12 +192,12 @@ class Opener:
         valid: Mapping[TopicPartition, int | None],
         anew: Mapping[TopicPartition, int],
     ) -> None:
-        """Open those that have committed, and whose leader has said what of their logs is left: they wait for no
-        other."""
+        """Open the sessions that have a stored position and whose leader has answered which part of the log is
+        valid."""
         turn = 0
         for session in sessions:
             if session.state is not SessionState.OPENING or session.partition not in valid:
-                continue  # went while we waited; or it is not decided, or has committed nothing
+                continue  # it has gone meanwhile, or its position is not decided, or it has none
             committed = stored[session.partition]
             self._restore(session, committed, valid[session.partition], anew.get(session.partition))
             self.go(session)
@@ -202,35 +209,37 @@ class Opener:
         self._on_change()
 
     async def _valid_ends(self, stored: Mapping[TopicPartition, Committed]) -> Mapping[TopicPartition, int | None]:
-        """Up to where each log holds what its position speaks of; None: it speaks of nothing that could be lost."""
+        """Return up to which offset each log is the one of its committed position; None: the position needs no
+        check."""
         epochs = {p: one.leader_epoch for p, one in stored.items() if one.metadata or one.leader_epoch != UNKNOWN}
-        told = await self._client.valid_ends(epochs, REQUEST_TIMEOUT) if epochs else {}
-        return {**{partition: None for partition in stored if partition not in epochs}, **told}
+        ends = await self._client.valid_ends(epochs, REQUEST_TIMEOUT) if epochs else {}
+        return {**{partition: None for partition in stored if partition not in epochs}, **ends}
 
     async def _start(self, fresh: Sequence[Session], anew: Mapping[TopicPartition, int], timeout: float) -> bool:
-        """Open those that have committed nothing, or let them wait for their turn; whether these are all."""
+        """Open the sessions without a stored position, or let them wait for their turn. Returns whether these are
+        all."""
         partitions = [session.partition for session in fresh if session.partition not in anew]
         try:
             ends = await self._starts.ends(partitions, timeout)
         except TimeoutError as error:
-            raise _Untold from error
+            raise _LogUnknown from error
         topics = await self._starts.topics(partitions, REQUEST_TIMEOUT)
         try:
             starts = await self._starts.of(partitions, ends, topics, timeout)
         except TimeoutError as error:
-            raise _Untold from error
+            raise _LogUnknown from error
         entering: dict[Session, int] = {}
         unknown = 0
         for session in fresh:
             partition = session.partition
             if session.state is not SessionState.OPENING:
-                continue  # went while we waited
+                continue  # it has gone meanwhile
             if (begins := anew.get(partition)) is not None:
                 if partition in self._read_before:
                     _, before = self._read_before[partition]
                     known_until = begins - 1 if before is None else before.offset - 1
-                    self._truncate(session, Ledger(begins), known_until, begins, "its topic was made anew")
-                else:  # one of more partitions than the topic had
+                    self._truncate(session, Ledger(begins), known_until, begins, CREATED_AGAIN)
+                else:  # the old topic did not have this partition
                     session.ledger = Ledger(begins)
                 self._open_fresh([session])
             elif partition in starts:
@@ -248,7 +257,8 @@ class Opener:
         self._open_fresh(starts)
 
     def _open_fresh(self, sessions: Collection[Session]) -> None:
-        """They are dirty until committed: without that, "latest" would skip what comes before the first commit."""
+        """Open sessions at their starts, and commit these. Without that commit, "latest" would skip the records that
+        come before the first commit when the process crashes."""
         for session in sessions:
             self.go(session)
         if sessions:
@@ -258,7 +268,8 @@ class Opener:
     async def _expect_ends(
         self, sessions: Sequence[Session], found: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> None:
-        """A run that ends at its targets reads nothing of a log that ends before the position, so no fetch tells."""
+        """Raises PositionOutsideLog for a position beyond the end of its log. With ``until="end"`` nothing is fetched
+        from such a partition, so no fetch would report it."""
         behind = {
             session.partition: committed.offset
             for session in sessions
@@ -268,28 +279,30 @@ class Opener:
             try:
                 ends = await self._client.written_end_offsets(behind, timeout)
             except TimeoutError as error:
-                raise _Untold from error
+                raise _LogUnknown from error
             for partition, offset in behind.items():
                 if partition in ends and offset > ends[partition]:
                     raise PositionOutsideLog(partition, offset)
 
     async def _ids_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, bytes]:
-        """Of their topics, as far as that is told."""
+        """Return the ids of the topics, as far as they are known."""
         try:
             ids = await self._client.topic_ids({partition.topic for partition in partitions}, _TOGETHER)
         except TimeoutError:
-            return {}  # what is fetched of another topic tells
-        self._told_ids |= {partition: ids[partition.topic] for partition in partitions if partition.topic in ids}
+            return {}  # then fetched data shows whether the topic is another one
+        self._topic_ids |= {partition: ids[partition.topic] for partition in partitions if partition.topic in ids}
         return ids
 
     async def _made_anew(
         self, found: Mapping[TopicPartition, Committed | None], ids: Mapping[str, bytes], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """Those whose topics are others than when this member has read them last, and where they begin. One that it has
-        not read goes by the topic as the member met it first.
+        """Return the partitions whose topic was deleted and created again, with the first offsets of the new logs.
 
-        Nobody has committed anything for the new topic then: the position is gone, or the one of this member. Where
-        another member has, that counts.
+        A topic is another one if its id has changed since this member last read the partition. For a partition that the
+        member has not read, the first id that it saw of the topic counts.
+
+        The position must be missing, or the one that this member committed last. Otherwise another member has committed
+        a position for the new topic, and that one is used.
         """
         changed = []
         for partition, committed in found.items():
@@ -301,7 +314,7 @@ class Opener:
         try:
             return await self._client.beginning_offsets(changed, timeout) if changed else {}
         except TimeoutError as error:
-            raise _Untold from error
+            raise _LogUnknown from error
 
     def _restore(self, session: Session, committed: Committed, valid: int | None, begins: int | None) -> None:
         try:
@@ -323,14 +336,15 @@ class Opener:
         known_until = max(committed.offset - 1, ledger.restored_until)
         session.acknowledged = committed
         if valid is not None and committed.leader_epoch == UNKNOWN:
-            # A map that speaks of more than there is may speak of lost records anywhere. A position beyond the end is
-            # told by the first fetch, and moved as the options say.
+            # Without a leader epoch, ``valid`` is the end of the log. If the map goes beyond it, any part of the map
+            # may be of lost records, so none of it is used. If only the position is beyond it, the first fetch reports
+            # that, and a reset handles it.
             valid = committed.offset if ledger.restored_until >= valid else None
         if begins is not None:
-            self._truncate(session, Ledger(begins), known_until, begins, "its topic was made anew")
+            self._truncate(session, Ledger(begins), known_until, begins, CREATED_AGAIN)
         elif valid is not None and known_until >= valid:
             below = ledger_below(ledger.snapshot(), valid)
-            self._truncate(session, below, known_until, valid, "its log was truncated while nobody read it")
+            self._truncate(session, below, known_until, valid, "its log was truncated while it was not read")
             session.leader_epochs = LeaderEpochs(valid - 1, committed.leader_epoch)
         else:
             session.ledger = ledger
@@ -339,22 +353,23 @@ class Opener:
         session.promised = session.ledger.restored_until
 
     def _truncate(self, session: Session, ledger: Ledger, known_until: int, valid: int, what: str) -> None:
-        """The log lost what the position speaks of. What is committed stays, and is owed anew."""
+        """Open with a ledger for a log that has lost committed records. The session is dirty until the new position is
+        committed."""
         if self._refuses_resets:
             raise PositionOutsideLog(session.partition, known_until + 1)
         if self._is_error:
             raise OffsetOutOfRange(session.partition, known_until + 1)
         session.ledger = ledger
-        self._truncations.told(session, known_until, valid, ledger.position, what)
+        self._truncations.report(session, known_until, valid, ledger.position, what)
 
     def go(self, session: Session) -> None:
-        """Read it from its ledger's position on."""
+        """Open a session: read it from its ledger's position on."""
         session.opened = True
         session.resetting = False
-        session.topic_id = session.topic_id or self._told_ids.get(session.partition, b"")
+        session.topic_id = session.topic_id or self._topic_ids.get(session.partition, b"")
         self._client.seek(session.partition, session.ledger.position)
 
 
 def _position(committed: Committed | None) -> tuple[int, str] | None:
-    """Without its leader epoch, which older brokers do not keep."""
+    """Return a position without its leader epoch, which older brokers do not store."""
     return None if committed is None else (committed.offset, committed.metadata)

@@ -1,4 +1,4 @@
-"""Which partitions are more urgent than others: whose records start next, and which are fetched."""
+"""Which partitions are more urgent than others, for starts and for fetches."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class Planner(Protocol):
     """Plans fetches, as :class:`~aioparallel.group.intake.Intake` does."""
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
-        """Return what to fetch now. The fetch follows at once."""
+        """Plan the next fetch, which follows at once."""
 
     def saw(self, records: int, size: int, rank: int) -> None:
-        """``records`` records of this rank were admitted, with ``size`` bytes."""
+        """Note that so many records of this rank were admitted, with ``size`` bytes."""
 
 
 MakePlanner = Callable[[Options, Scheduler, Callable[[], tuple[int, int]]], Planner]

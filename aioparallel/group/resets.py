@@ -1,5 +1,5 @@
-"""Logs that do not hold a session's position any more, or may hold other records below it: where to go on. Each in a
-task of its own, so that nobody else waits for it."""
+"""Finds where a session continues if its log does not hold the position any more, or may hold other records below it.
+Each session has its own task, so the others do not wait."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
 from aioparallel.group.opening import Opener
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
-from aioparallel.group.truncations import Truncations, ledger_below
+from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.offsets import Ledger
 
 __all__ = ["Resets", "differs"]
 
 logger = logging.getLogger(__name__)
 
-_TELL_AGAIN: Final = 120
-"""Tries, each half a second or longer after the one before, until it is worth telling anew that there is no answer."""
+_LOG_EVERY: Final = 120
+"""One of so many tries without an answer is logged as a warning. Tries are at least half a second apart."""
 
 
 def differs(session: Session, fetched: Fetched) -> bool:
-    """Whether what was fetched tells that the log may not be the one that was read before."""
+    """Return whether fetched data shows that the log may not be the one that was read before."""
     if fetched.topic_id and session.topic_id and fetched.topic_id != session.topic_id:
         return True
     if fetched.leader_changed:
@@ -39,8 +39,8 @@ def differs(session: Session, fetched: Fetched) -> bool:
 
 
 class _Log(NamedTuple):
-    """What a partition has now. ``valid``: up to where it holds what was read; where its topic ``is_new``, where it
-    begins."""
+    """The log that a partition has now. ``valid``: up to this offset it holds the records that were read. If the topic
+    ``is_new``, it is where the log begins."""
 
     valid: int
     topic_id: bytes
@@ -48,10 +48,11 @@ class _Log(NamedTuple):
 
 
 class Resets:
-    """Moves sessions to where their logs go on: to the beginning where that has overtaken them, else by
-    ``auto_offset_reset``. Until then they are ``resetting``: nothing is fetched for them, all else goes on.
+    """Moves sessions to a position inside their logs. Until then they are ``resetting``: nothing is fetched for them,
+    everything else continues.
 
-    ``refuses``: what is kept beside positions belongs to the lost records, so the run ends.
+    ``refuses``: a position outside the log ends the run, because other data is stored with the positions (state, for
+    example) and belongs to the lost records.
     """
 
     def __init__(
@@ -79,13 +80,13 @@ class Resets:
         self.count = 0
 
     async def reset(self, session: Session) -> None:
-        """The log does not hold the position: find where it goes on, trying again while there is no answer and it is
-        still ours.
+        """Move a session whose position is outside the log. Tries again while there is no answer and the session is
+        open.
 
-        Behind the log's beginning (retention was faster): the same session goes on there, what was read before still
-        counts, and what is left in the log is owed, also under ``"latest"``. Beyond its end (truncated): a new session,
-        what was read belongs to another log. It goes on where the records end that leaders wrote who are known, or by
-        ``auto_offset_reset``.
+        * The position is before the beginning of the log, because retention was faster. The same session continues at
+          the beginning, also with ``"latest"``. What was read before still counts.
+        * The position is beyond the end, because the log was truncated. What was read belongs to another log, so a new
+          session begins. It continues where the records of known leader epochs end, or as ``auto_offset_reset`` says.
         """
         if self._refuses:
             raise PositionOutsideLog(session.partition, session.ledger.position)
@@ -93,19 +94,19 @@ class Resets:
             log = await self._log(session)
             found = None if log is None else await self._look(session)
             if not _is_open(session):
-                return  # went while we waited
+                return  # it has gone meanwhile
             if found is not None and log is not None:
                 if log.valid < session.ledger.position:
                     self._truncate(session, log._replace(valid=max(log.valid, found[0])))
                 else:
                     self._move(session, *found)
                 return
-            what = "is outside the log, and the broker does not tell where that begins and ends"
-            self._tell_waiting(session, what, attempt)
+            what = "is outside the log, and the broker does not answer where the log begins and ends"
+            self._log_waiting(session, what, attempt)
             await asyncio.sleep(REQUEST_PAUSE)
 
     async def check(self, session: Session, news: Fetched) -> None:
-        """The log may have lost what was read before: see, trying again as in :meth:`reset`, and go on."""
+        """Check whether the log has lost records that were read, and continue. Tries again as :meth:`reset` does."""
         for attempt in itertools.takewhile(lambda _: _is_open(session), itertools.count()):
             log = await self._log(session)
             if not _is_open(session):
@@ -124,18 +125,18 @@ class Resets:
                     raise OffsetOutOfRange(session.partition, position)
                 self._truncate(session, log)
                 return
-            self._tell_waiting(session, "may be in another log by now, and the broker does not tell", attempt)
+            self._log_waiting(session, "may be in another log by now, and the broker does not answer", attempt)
             await asyncio.sleep(REQUEST_PAUSE)
 
     async def _log(self, session: Session) -> _Log | None:
-        """What is left of the log that was read; None without an answer."""
+        """Return the log that the partition has now; None without an answer."""
         partition, epoch = session.partition, session.leader_epochs.newest
         try:
             topic_id = (await self._client.topic_ids([partition.topic], REQUEST_TIMEOUT)).get(partition.topic, b"")
             if topic_id and session.topic_id and topic_id != session.topic_id:
                 begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
                 return None if begins is None else _Log(begins, topic_id, is_new=True)
-            valid: int | None = session.ledger.position  # where no leader is known of what was read
+            valid: int | None = session.ledger.position  # without a known epoch, assume that nothing is lost
             if epoch != UNKNOWN:
                 valid = (await self._client.valid_ends({partition: epoch}, REQUEST_TIMEOUT)).get(partition)
         except TimeoutError:
@@ -143,7 +144,7 @@ class Resets:
         return None if valid is None else _Log(valid, topic_id or session.topic_id, is_new=False)
 
     async def _look(self, session: Session) -> tuple[int, int] | None:
-        """Where the log begins, and where to start; None without an answer."""
+        """Return where the log begins, and where to start; None without an answer."""
         partition = session.partition
         try:
             begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
@@ -155,9 +156,9 @@ class Resets:
         return None if begins is None or start is None else (begins, start)
 
     @staticmethod
-    def _tell_waiting(session: Session, what: str, attempt: int) -> None:
+    def _log_waiting(session: Session, what: str, attempt: int) -> None:
         logger.log(
-            logging.DEBUG if attempt % _TELL_AGAIN else logging.WARNING,
+            logging.DEBUG if attempt % _LOG_EVERY else logging.WARNING,
             "%s: position %d %s; asking again",
             session.partition,
             session.ledger.position,
@@ -169,7 +170,7 @@ class Resets:
         self.count += 1
         position = session.ledger.position
         logger.warning(
-            "%s: position %d is outside the log, which begins at %d: going on at %d",
+            "%s: position %d is outside the log, which begins at %d: continuing at %d",
             session.partition,
             position,
             begins,
@@ -189,12 +190,13 @@ class Resets:
         ledger = Ledger(log.valid) if log.is_new else ledger_below(session.ledger.snapshot(), log.valid)
         epoch = UNKNOWN if log.is_new else session.leader_epochs.newest
         session = self._replace(session, ledger, log.topic_id)
-        session.leader_epochs = LeaderEpochs(log.valid - 1, epoch)  # it may lose more before anything is read of it
-        what = "its topic was made anew" if log.is_new else "its log was truncated"
-        self._truncations.told(session, known_until, log.valid, ledger.position, what)
+        session.leader_epochs = LeaderEpochs(log.valid - 1, epoch)  # the log may lose more before the next fetch
+        what = CREATED_AGAIN if log.is_new else "its log was truncated"
+        self._truncations.report(session, known_until, log.valid, ledger.position, what)
 
     def _replace(self, session: Session, ledger: Ledger, topic_id: bytes) -> Session:
-        """What was read belongs to another log: a new session. What is in flight of the old one is cancelled."""
+        """Begin a new session, because what was read belongs to another log. Running handlers of the old one are
+        cancelled."""
         gone, session = session, self._assigned.replace(session)
         self._processor.cancel([gone])
         session.ledger = ledger

@@ -1,7 +1,7 @@
-"""One process's work, put together: fetcher, workers, committer, assignment; from run to closed.
+"""Puts fetcher, workers, committer and assignment of one group member together, from run to closed.
 
-How far it has come is in its :class:`~aioparallel.group.run_state.RunState`. Whatever ends the run first decides what
-:meth:`GroupRun.run` does: return after a stop, or raise.
+Its phase is in a :class:`~aioparallel.group.run_state.RunState`. The first event that ends the run decides whether
+:meth:`GroupRun.run` returns (a stop) or raises (a failure).
 """
 
 from __future__ import annotations
@@ -43,19 +43,18 @@ from aioparallel.user_errors import repr_of
 
 __all__ = ["GroupRun"]
 
-_LOOK_PAUSE = 1.0  # seconds between two looks at partitions that may stand still
+_STALL_INTERVAL = 1.0  # seconds between two checks for stalled partitions, at most
 
 logger = logging.getLogger(__name__)
 
 
 class GroupRun:
-    """Runs one handler over what one client is assigned; the client's ``RebalanceListener``.
+    """Runs handlers for the partitions that one client is assigned. It is the client's ``RebalanceListener``. Make it
+    within a running event loop, and use it once.
 
-    Made within a running event loop, used once.
-
-    ``state``: what is wanted of it, and what has become of it; whoever changes the former calls :meth:`follow`.
-    ``targets``: with ``until="end"``, the end offset of each partition at the start; else None.
-    ``output_sink``, ``dead_letter_sink``: where outputs of handlers go, and records that failed for good.
+    ``state``: the phase, and what the user wants; after a change of that, call :meth:`follow`. ``targets``: with
+    ``until="end"``, the end offset of each partition at the start; else None. ``output_sink``, ``dead_letter_sink``:
+    where outputs and records that failed for good go.
     """
 
     def __init__(
@@ -98,7 +97,7 @@ class GroupRun:
             group_id,
             options,
             scheduler,
-            lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - it is made behind this
+            lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - the assignment is made below
             self._processor.notify,
             extensions,
             self._fail_at_end,
@@ -123,25 +122,25 @@ class GroupRun:
         self._arrivals = ArrivalWatch(client, timed, self._assignment.sessions.values) if timed else None
         planner = priorities.planner(options, scheduler, self._admission.waiting)
         self._fetcher = Fetcher(
-            client, self._assignment, self._processor, self._admission, planner, self._look_for_end, self._arrivals
+            client, self._assignment, self._processor, self._admission, planner, self._check_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
-        signals.idle, signals.fatal = self._look_for_end, self.fail
+        signals.idle, signals.fatal = self._check_end, self.fail
         self._tasks: list[asyncio.Task[None]] = []
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False
         self._failed_at_end: BaseException | None = None
-        self._owing: Mapping[TopicPartition, str] = {}  # not committed when it was settled, and why
+        self._owing: Mapping[TopicPartition, str] = {}  # partitions not committed when the run settled, and why
         self._trouble: Sequence[str] = ()
 
     # -- running ----------------------------------------------------------------------------------------
 
     async def run(self, topics: Collection[str] | re.Pattern[str]) -> None:
-        """Join the group and run until a stop is wanted, the end offsets are reached, or a failure, which is raised.
+        """Join the group, and run until a stop is requested, the targets are reached, or a failure, which is raised.
 
-        After a stop everything is settled when this returns. After a failure, or when cancelled, nothing
-        new starts; :meth:`close` settles what is left.
+        After a stop everything is settled when this returns. After a failure or a cancellation nothing new starts, and
+        :meth:`close` settles the rest.
         """
         self._client.subscribe(topics, self)
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
@@ -150,7 +149,7 @@ class GroupRun:
             self._spawn(work(), "extension")
         if self._targets is not None:
             self._spawn(self._ends.run(), "ends")
-        self._spawn(self._look_for_stalls(), "stalls")
+        self._spawn(self._check_stalls(), "stalls")
         if self._arrivals is not None:
             self._spawn(self._arrivals.run(), "arrivals")
         self.follow()
@@ -172,7 +171,7 @@ class GroupRun:
             raise NotCommitted(self._group_id, self._owing, self._trouble)
 
     def follow(self) -> None:
-        """The state has changed: start records, or start no more."""
+        """Start records, or start no more, after the state has changed."""
         scheduler = self._processor.scheduler
         if self._state.may_start:
             scheduler.resume()
@@ -180,12 +179,12 @@ class GroupRun:
             return
         scheduler.pause()
         if self._state.is_running:
-            self._fetcher.replan()  # paused: its fetch waits for nothing any more
+            self._fetcher.replan()  # paused: the waiting fetch must return
         elif self._fetching is not None:
-            self._fetching.cancel()  # commits go on until the end
+            self._fetching.cancel()  # the committer runs until the end
 
     async def commit_now(self) -> None:
-        """Commit what is complete now. Raises NotCommitted when the broker did not take all of it within
+        """Commit what is complete now. Raises NotCommitted if the broker does not acknowledge all of it within
         ``commit_timeout`` seconds."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
@@ -194,12 +193,12 @@ class GroupRun:
             raise NotCommitted(self._group_id, reasons(owing), self._committer.trouble())
 
     async def settle(self) -> None:
-        """Drain (unless it is hurried), commit and drop everything this process holds. Once."""
+        """Drain (unless the stop is hurried), commit and drop all sessions. A second call does nothing."""
         if self._state.is_settled:
             return
         self._state.stop(drain=True)
         self.follow()
-        # Those that were never opened have nothing in flight. Sessions that open meanwhile start nothing any more.
+        # Sessions that were never opened have nothing in flight. Sessions that open from now on start nothing.
         opened = (SessionState.OPEN, SessionState.DRAINING)
         sessions = [session for session in self._assignment.sessions.values() if session.state in opened]
         drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
@@ -212,7 +211,7 @@ class GroupRun:
     async def _finish(self) -> None:
         try:
             await unless(self._state.hurried, self._extensions.finish())
-        except Exception as error:  # what is held is given away all the same
+        except Exception as error:  # the sessions are dropped in any case
             self._fail_at_end(error)
 
     async def close(self) -> None:
@@ -240,14 +239,14 @@ class GroupRun:
     def fail(self, error: BaseException) -> None:
         """End the run, which raises this error. A later one is logged."""
         if not self._state.fail(error):
-            # Of all that was in flight each may fail as the first one did: one line tells.
+            # All records in flight may fail for the same reason, so only the first late failure is an error.
             level = logging.DEBUG if self._failed_late else logging.ERROR
             self._failed_late = True
             logger.log(level, "after the end of the run: %s", repr_of(error), extra={"action": "late_failure"})
         self.follow()
 
     def _fail_at_end(self, error: BaseException) -> None:
-        """An error of a commit or an extension is raised also when the run is about to end."""
+        """End the run with an error of a commit or an extension. It is raised even if the run is ending already."""
         if self._state.ending.is_set() and self._state.failure is None:
             self._failed_at_end = self._failed_at_end or error
         self.fail(error)
@@ -255,36 +254,36 @@ class GroupRun:
     # -- the listener -----------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        """Who is on its way out takes no partitions: nobody would run their records, and nobody would end what opens
-        them. Those it still holds move to the new generation, for their last commit."""
+        """Begin sessions for these partitions. A stopping member accepts none: it would not run their records. Its kept
+        sessions still move to the new generation, for their last commit."""
         self._assignment.assigned(partitions if self._state.is_running else (), generation)
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """See :class:`~aioparallel.group.client.RebalanceListener`."""
+        """Settle the sessions of these partitions."""
         await self._assignment.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """See :class:`~aioparallel.group.client.RebalanceListener`."""
+        """Drop the sessions of these partitions."""
         self._assignment.lost(partitions)
 
     def fenced(self, error: InstanceFenced) -> None:
-        """The run ends, also where it was about to end: its last commit was not taken."""
+        """End the run with this error, even if it is ending already, because its last commit was refused."""
         self._fail_at_end(error)
 
     # -- reacting ---------------------------------------------------------------------------------------
 
-    async def _look_for_stalls(self) -> None:
+    async def _check_stalls(self) -> None:
         loop, sessions = asyncio.get_running_loop(), self._assignment.sessions
         while True:
-            await asyncio.sleep(min(_LOOK_PAUSE, self._options.stalled_after / 4))
+            await asyncio.sleep(min(_STALL_INTERVAL, self._options.stalled_after / 4))
             self._stalls.look([sessions[one] for one in self._fetcher.asked if one in sessions], loop.time())
 
     def _changed(self) -> None:
         self._fetcher.replan()
         self._processor.notify()
-        self._look_for_end()
+        self._check_end()
 
-    def _look_for_end(self) -> None:
+    def _check_end(self) -> None:
         if self._targets is None or not self._state.is_running or self._processor.scheduler.begun:
             return
         if not (self._admission.is_idle and self._assignment.settled_down()):
@@ -292,16 +291,17 @@ class GroupRun:
         short = [one for one in self._assignment.sessions.values() if one.ledger.position < one.target]
         if any(session.unreadable is None for session in short):
             return
-        if short:  # all else is done, and those go on only once somebody does something
+        if short:  # everything else is done, and these partitions cannot be read
             self.fail(cast("FetchFailed", short[0].unreadable))
             return
         self._state.stop(drain=True)
         self.follow()
 
-    # -- showing ----------------------------------------------------------------------------------------
+    # -- statistics and health --------------------------------------------------------------------------
 
     def stats(self, outputs: Sequence[BrokerOutputs]) -> Stats:
-        """A snapshot of everything; walks the lanes, so a few times a second at most. ``outputs``: the producer's."""
+        """Return a snapshot. It walks all lanes, so call it a few times a second at most. ``outputs``: of the
+        producer."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
         found = stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
@@ -309,22 +309,22 @@ class GroupRun:
 
     @property
     def left_behind(self) -> Sequence[LeftBehind]:
-        """After :meth:`close`: handlers that go on."""
+        """After :meth:`close`: handlers that still run."""
         return self._processor.left_behind
 
     @property
     def held(self) -> Collection[TopicPartition]:
-        """The partitions that are this member's."""
+        """The partitions that this member has."""
         return self._assignment.sessions.keys()
 
     @property
     def has_joined(self) -> bool:
-        """Whether the group has told what is assigned, and all of that is open."""
+        """Whether the group has sent an assignment, and all its sessions are open."""
         opening = any(session.state is SessionState.OPENING for session in self._assignment.sessions.values())
         return self._assignment.has_assignment and not opening
 
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
-        """What is wrong. ``undelivered``: records that cannot be put away, and why."""
+        """Return all health problems. ``undelivered``: records that cannot be dead-lettered, and why."""
         return (
             *problems_of(
                 self._client.contact(), self._processor, tuple(self._assignment.sessions.values()), undelivered

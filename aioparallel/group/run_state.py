@@ -1,11 +1,11 @@
-"""How far one consumer's life has come, and what is wanted of it: one object that everybody asks.
+"""The phase of one consumer, and what its user wants.
 
 ::
 
     NEW ── open ──▶ OPEN ── begin ──▶ RUNNING ── stop, fail ──▶ STOPPING ── settled ──▶ SETTLED ── close ──▶ CLOSED
 
-A stop may be wished at any time; before the run has begun it makes it begin as STOPPING. ``close`` comes from every
-phase. Plain methods; who wants to wait awaits one of the events.
+A stop may be requested at any time. If the run has not begun, it begins in the phase STOPPING. ``close`` may follow any
+phase. Plain methods; to wait for a change, await one of the events.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ __all__ = ["Phase", "RunState"]
 
 
 class Phase(enum.Enum):
-    """How far it has come."""
+    """The phase of a consumer."""
 
     NEW = "new"
     OPEN = "open"
@@ -27,76 +27,76 @@ class Phase(enum.Enum):
     RUNNING = "running"
     """Records are read and run, unless it is paused."""
     STOPPING = "stopping"
-    """Nothing new starts and no partition is taken; what is in flight is drained."""
+    """Nothing new starts and no partition is accepted. Records in flight are drained."""
     SETTLED = "settled"
-    """Drained, committed, dropped: nothing is held any more."""
+    """All sessions are drained, committed and dropped."""
     CLOSED = "closed"
-    """The group is left, or about to be."""
+    """The member has left the group, or is about to."""
 
 
 class RunState:
-    """Written by the consumer (what its user wants) and by the run of its group (what has become of it)."""
+    """The consumer writes what its user wants. The run writes what has happened."""
 
     def __init__(self) -> None:
         self.phase = Phase.NEW
         self.is_paused = False
         self.failure: BaseException | None = None
-        """What ended the run, when that was no stop. Whatever comes first counts."""
+        """The first error, if it ended the run."""
         self.ending = asyncio.Event()
-        """It is to end, or has."""
+        """The run must end, or has ended."""
         self.stopped = asyncio.Event()
-        """It is to end because somebody has asked for that."""
+        """A stop was requested."""
         self.hurried = asyncio.Event()
-        """It is not to wait for what is in flight."""
+        """The stop does not wait for records in flight."""
         self.returned = asyncio.Event()
-        """No call of ``run()`` is under way."""
+        """``run()`` is not running."""
         self.returned.set()
 
-    # -- what is wanted ---------------------------------------------------------------------------------
+    # -- what the user wants ----------------------------------------------------------------------------
 
     def expect_new(self) -> None:
         """Raises ConsumerStateError unless it is new."""
         self._expect(Phase.NEW, "opened")
 
     def open(self) -> None:
-        """Raises ConsumerStateError unless it is new."""
+        """Begin the phase OPEN. Raises ConsumerStateError unless it is new."""
         self.expect_new()
         self.phase = Phase.OPEN
 
     def expect_open(self) -> None:
-        """Raises ConsumerStateError unless it could begin to run now."""
+        """Raises ConsumerStateError unless it is open."""
         self._expect(Phase.OPEN, "run")
 
     def begin(self) -> None:
-        """``run()`` was called. Raises ConsumerStateError unless it is open."""
+        """Begin the run. Raises ConsumerStateError unless it is open."""
         self.expect_open()
         self.phase = Phase.STOPPING if self.ending.is_set() else Phase.RUNNING
         self.returned.clear()
 
     def pause(self) -> None:
-        """Nothing starts until :meth:`resume`."""
+        """Start no records until :meth:`resume`."""
         self.is_paused = True
 
     def resume(self) -> None:
-        """What is not stopped goes on."""
+        """Start records again."""
         self.is_paused = False
 
     def stop(self, drain: bool) -> None:
-        """It is to end. Once somebody wants no drain, there is none."""
+        """Request a stop. If any request is without ``drain``, there is no drain."""
         if not drain:
             self.hurried.set()
         self.stopped.set()
         self._end()
 
     def close(self) -> None:
-        """The last phase."""
+        """Begin the last phase."""
         self._end()
         self.phase = Phase.CLOSED
 
-    # -- what has become of it --------------------------------------------------------------------------
+    # -- what has happened ------------------------------------------------------------------------------
 
     def fail(self, error: BaseException) -> bool:
-        """It cannot go on, or was cancelled. False when it was ending already: then this changes nothing."""
+        """End the run with an error. False: it was ending already, so this changes nothing."""
         if self.ending.is_set():
             return False
         self.failure = error
@@ -104,24 +104,24 @@ class RunState:
         return True
 
     def ended_with(self, error: BaseException) -> None:
-        """What ``run()`` raises, whatever was wanted before."""
+        """Note the error that ``run()`` raises, unless there was one before."""
         self.failure = self.failure or error
         self._end()
 
     def settle(self) -> None:
-        """Nothing is held any more."""
+        """Begin the phase SETTLED, unless it is closed."""
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.SETTLED
 
     def leave_run(self) -> None:
-        """``run()`` returns, or raises."""
+        """Note that ``run()`` returns or raises."""
         self.returned.set()
 
     # -- questions --------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Whether partitions are taken, and records read and run unless it is paused."""
+        """Whether partitions are accepted, and records are read and run unless it is paused."""
         return self.phase is Phase.RUNNING
 
     @property
@@ -131,7 +131,7 @@ class RunState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is nothing left to drain, commit and drop."""
+        """Whether all sessions are drained, committed and dropped."""
         return self.phase in (Phase.SETTLED, Phase.CLOSED)
 
     def _end(self) -> None:

@@ -23,28 +23,31 @@ __all__ = ["COMMITTABLE", "Session", "SessionState"]
 
 
 class SessionState(enum.Enum):
-    """Where a session stands."""
+    """The state of a session."""
 
     OPENING = "opening"
     """Assigned; its committed offset and map are being read."""
     OPEN = "open"
     """Records are fetched and run."""
     DRAINING = "draining"
-    """Nothing new is started; those in flight end, then a last commit."""
+    """Nothing new is started. Records in flight end, then there is a last commit."""
     DROPPED = "dropped"
-    """Over: outcomes that still arrive change nothing."""
+    """It has ended. Outcomes that still arrive change nothing."""
 
 
 COMMITTABLE = (SessionState.OPEN, SessionState.DRAINING)
-"""While something of a session may be committed."""
+"""States in which a session may be committed."""
 
 
 class Session(Source):
-    """One partition under one epoch: a source whose completions go into a ledger.
+    """One assignment of a partition: a source whose completed offsets go into a ledger.
 
-    Written by: the assignment with opener, resets and holds (``opened``, ``resetting``, ``unreadable``, ``waits``,
-    generation, ledger, target), the
-    scheduler (what a source has), the committer (``acknowledged`` and what follows). Everything on one event loop.
+    Who writes what, all on one event loop:
+
+    * the assignment, opener, resets and unreadable partitions: ``opened``, ``resetting``, ``unreadable``, ``waits``,
+      generation, ledger, target
+    * the scheduler: the attributes of a source
+    * the committer: ``acknowledged`` and those after it
     """
 
     __slots__ = (
@@ -87,37 +90,37 @@ class Session(Source):
         self.epoch = epoch
         self.generation = generation or Generation(-1, "")
         self.ledger = Ledger(base)
-        # Which leaders wrote what was read, and in which topic of that name: other ones mean another log.
+        # The leader epochs and the topic id of the records that were read. Others mean that the log is another one.
         self.leader_epochs = LeaderEpochs()
         self.topic_id = b""
-        # What is said of a log that lost records, until those read instead are committed; and up to which offset.
+        # If the log has lost records: a text for health, until offsets above the given one are committed.
         self.truncated: tuple[str, int] | None = None
-        # When its records came, where somebody asks.
+        # When its records arrived, if an extension needs that.
         self.arrivals: Arrivals | None = None
         self.opened = False
-        # The log does not hold the position: a reset looks for the next one, nothing is fetched.
+        # A reset looks for a position inside the log; nothing is fetched meanwhile.
         self.resetting = False
-        # Why the data at its position cannot be read; and whether nothing is fetched, until it is tried anew.
+        # Why the data at its position cannot be read, and whether fetching is held until the next try.
         self.unreadable: FetchFailed | None = None
         self.waits = False
-        # Offsets from here on are not admitted: the end offset of the start under until="end".
+        # Offsets from here on are not admitted. With until="end" it is the end offset when the run began.
         self.target = sys.maxsize
 
-        # The committer's.
+        # Written by the committer:
         self.acknowledged: Committed | None = None
         self.acknowledged_version: tuple[int, int] | None = None
-        self.fault: CommitFault | None = None  # what became of the last commit
+        self.fault: CommitFault | None = None  # why the last commit failed
         self.fenced = False
-        self.abandoned = False  # fenced, and nobody knows what became of its last commit: under no generation again
-        self.cut: int | None = None  # highest offset the last map could say, when it could not say all
+        self.abandoned = False  # fenced for good: its last commit is in doubt, so it commits in no later generation
+        self.cut: int | None = None  # the highest offset in the last map, if the map was cut
         self.wrote_dense = False
-        # The highest offset that a committed map speaks of: what it calls complete must not be run again where outputs
-        # are committed with it.
+        # The highest offset that a committed map covers. If outputs are committed with the map, records that it marks
+        # as complete must not run again.
         self.promised = base - 1
 
     def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
-        """Take in what was read: ``records`` ascending by offset, and the position after them. Returns those that must
-        run: not what the restored offset map says is done, nor what an extension leaves out."""
+        """Register fetched ``records``, ascending by offset, and the position after them. Returns the records that must
+        run: without those that the restored offset map marks as complete, and those that an extension leaves out."""
         wanted = self.ledger.register([record.offset for record in records], next_offset)
         if len(wanted) != len(records):
             chosen = set(wanted)
@@ -128,32 +131,33 @@ class Session(Source):
                 chosen = {record.offset for record in selected}
                 left_out = [record.offset for record in records if record.offset not in chosen]
                 self.ledger.complete_all(left_out)
-                for before in self.partition_states[:number]:  # which have selected them
+                for before in self.partition_states[:number]:  # they have selected these records
                     before.completed_all(left_out)
             records = selected
         return records
 
     @property
     def ledger(self) -> Ledger:
-        """Which offsets are complete. Set anew once the committed offset and map are known."""
+        """Which offsets are complete. Replaced when the committed offset and map are known."""
         return self._ledger
 
     @ledger.setter
     def ledger(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self.start = ledger.position
-        """Where reading begins."""
+        """The position at which reading begins."""
         self._connect()
 
     def extend(self, states: Sequence[PartitionState], fail: Callable[[BaseException], None]) -> None:
-        """Keep these for the partition. Called before anything is registered. ``fail(error)`` ends the run when one of
-        them raises."""
+        """Set the partition states of the extensions. Called before anything is registered. ``fail(error)`` ends the
+        run if one of them raises."""
         self.partition_states = states
         self._fail = fail
         self._connect()
 
     def _state_failed(self, error: Exception) -> None:
-        """A state does not know what has completed, so nothing of the partition is committed any more."""
+        """End the run, because a state has missed a completed offset. Nothing of the partition may be committed any
+        more."""
         self.fenced = self.abandoned = True
         self._fail(error)
 
@@ -169,7 +173,7 @@ class Session(Source):
 
     @property
     def state(self) -> SessionState:
-        """Follows from what was done to it: opened, stopped, dropped."""
+        """Derived from the flags ``opened``, ``stopped`` and ``dropped``."""
         if self.dropped:
             return SessionState.DROPPED
         if self.stopped:
@@ -177,21 +181,21 @@ class Session(Source):
         return SessionState.OPEN if self.opened else SessionState.OPENING
 
     def may_commit(self) -> bool:
-        """Whether what it says counts in the group."""
+        """Whether the group would accept a commit of this session."""
         return not self.fenced and self.state in COMMITTABLE
 
     @property
     def dirty(self) -> bool:
-        """Whether the broker has not acknowledged what the ledger says now, or what goes with it."""
+        """Whether the current ledger, or data of an extension, is not acknowledged yet."""
         return self.acknowledged_version != self.ledger.version or self.has_news
 
     @property
     def has_news(self) -> bool:
-        """Whether a commit would bring something, though its position is acknowledged already."""
+        """Whether an extension has something to commit, even if the position is acknowledged."""
         return any(state.has_news for state in self.partition_states)
 
     def owes(self, version: tuple[int, int]) -> bool:
-        """Whether the broker has not acknowledged what the ledger said at this version, or what goes with it."""
+        """Whether this version of the ledger, or data of an extension, is not acknowledged yet."""
         return self.acknowledged_version is None or self.acknowledged_version < version or self.has_news
 
     def __repr__(self) -> str:
@@ -204,7 +208,8 @@ def _then(
     state: PartitionState,
     failed: Callable[[Exception], None],
 ) -> tuple[Callable[[int], None], Callable[[Sequence[int]], None]]:
-    """The state hears of it after the ledger, which refuses what was never registered."""
+    """Chain the callbacks: the state is called after the ledger, which raises for offsets that were never
+    registered."""
 
     def complete(offset: int) -> None:
         first(offset)

@@ -1,4 +1,4 @@
-"""From the engine's parts to what they show: statistics and health."""
+"""Builds statistics and health problems from the parts of the engine."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from aioparallel.records import Record
 
 __all__ = ["problems_of", "stats_of"]
 
-# Problems of one kind that are told one by one.
+# The most problems of one kind that are listed one by one.
 _AT_MOST = 10
-# Seconds of one handler, or of one record's failures, that somebody should hear of; and so many failures.
+# A handler that runs for so many seconds is a problem, and so is a record that fails for as long, or so many times.
 _LONG, _OFTEN = 60.0, 10
-# Seconds without an answer after which a broker is one: longer than a leader takes to move in general.
+# A broker that does not answer for so many seconds is a problem. A leader usually moves in less time.
 _SILENT = 5.0
 
 
@@ -37,7 +37,7 @@ def stats_of(
     intake: str,
     outputs: tuple[BrokerOutputs, ...],
 ) -> Stats:
-    """A snapshot of everything; walks the lanes, so a few times a second at most."""
+    """Return a snapshot. It walks all lanes, so call it a few times a second at most."""
     scheduler, counters = processor.scheduler, processor.scheduler.counters
     heads = scheduler.heads()
     first, now = first_incompletes(heads), time.time()
@@ -89,11 +89,11 @@ def stats_of(
 def _partition_stats(
     client: Client, session: Session, held: Sequence[Source], first: Record[Any, Any] | None, now: float
 ) -> PartitionStats:
-    """``held``: the sources of this partition: the session, or others that its records went to."""
+    """``held``: the sources with records of this partition: the session, or others to which its records were given."""
     ledger = session.ledger
     end = client.end_offset_seen(session.partition)
     if session.state is SessionState.OPENING:
-        end = None  # of what is not positioned yet, the distance to it means nothing
+        end = None  # without a position yet, a lag means nothing
     incompletes = sum(1 for offset in ledger.incompletes if offset < ledger.position)
     return PartitionStats(
         topic=session.partition.topic,
@@ -142,8 +142,8 @@ def _without_room(processor: Processor) -> Iterator[Problem]:
     for waiting in processor.waiting[:_AT_MOST]:
         if waiting.seconds >= _LONG:
             text = f"{waiting.place}: {waiting.records:,} records wait for it, the first for {waiting.seconds:.0f} s"
-            asked = f"; it requests a delay, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
-            yield Problem(ProblemKind.NO_ROOM, text + asked)
+            shut = f"; it requests a delay, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
+            yield Problem(ProblemKind.NO_ROOM, text + shut)
 
 
 def _unanswered(contact: Contact) -> Iterator[Problem]:
@@ -162,7 +162,7 @@ def _unanswered(contact: Contact) -> Iterator[Problem]:
         yield Problem(
             ProblemKind.TOPIC_GONE,
             f"not in the cluster any more: {', '.join(contact.missing[:_AT_MOST])}. Nothing is read there until it is "
-            "made again",
+            "created again",
         )
 
 
@@ -174,17 +174,17 @@ def _unreadable(sessions: Iterable[Session]) -> Iterator[Problem]:
         yield Problem(ProblemKind.UNREADABLE, f"and {len(found) - _AT_MOST} more partitions that cannot be read")
 
 
-def _held(blockage: Blockage, times: int) -> str:
+def _blocked(blockage: Blockage, times: int) -> str:
     record = blockage.sample.record
-    who = "something that is no handler" if record is None else f"{record.place}: its handler {blockage.sample.handler}"
+    who = "code outside of handlers" if record is None else f"{record.place}: its handler {blockage.sample.handler}"
     often = f", the longest of {times} times in the last minute" if times > 1 else ""
-    return f"{who} held the event loop for {blockage.seconds:.2g} s{often}"
+    return f"{who} blocked the event loop for {blockage.seconds:.2g} s{often}"
 
 
 def problems_of(
     contact: Contact, processor: Processor, sessions: Iterable[Session], undelivered: Mapping[Record[Any, Any], str]
 ) -> Iterator[Problem]:
-    """What is wrong, the most pressing first."""
+    """Yield the health problems, the most urgent first."""
     yield from _unanswered(contact)
     yield from _unreadable(sessions)
     for session in sessions:
@@ -195,13 +195,13 @@ def problems_of(
         elif session.fault is CommitFault.REFUSED:
             yield Problem(ProblemKind.COMMIT_REFUSED, f"{session.partition}: the broker refuses its commits")
     for blockage, times in processor.blockages[:_AT_MOST]:
-        yield Problem(ProblemKind.LOOP_HELD, _held(blockage, times))
+        yield Problem(ProblemKind.LOOP_HELD, _blocked(blockage, times))
     for stuck in processor.stuck[:_AT_MOST]:
         record = stuck.record
         yield Problem(
             ProblemKind.HANDLER_STUCK,
-            f"{record.topic_partition} offset {record.offset}: the handler goes on {stuck.seconds:.0f} s after it was "
-            "cancelled; it keeps its key and its place in max_concurrency",
+            f"{record.topic_partition} offset {record.offset}: the handler still runs {stuck.seconds:.0f} s after it "
+            "was cancelled; it blocks its key and one slot of max_concurrency",
         )
     yield from processor.shortages.problems()
     yield from _held_up(processor)
@@ -209,18 +209,19 @@ def problems_of(
     for record, reason in list(undelivered.items())[:_AT_MOST]:
         yield Problem(
             ProblemKind.DEAD_LETTER_FAILED,
-            f"{record.topic_partition} offset {record.offset} cannot be put away: {reason}",
+            f"{record.topic_partition} offset {record.offset} cannot be dead-lettered: {reason}",
         )
     if len(undelivered) > _AT_MOST:
         yield Problem(
-            ProblemKind.DEAD_LETTER_FAILED, f"and {len(undelivered) - _AT_MOST} more records that cannot be put away"
+            ProblemKind.DEAD_LETTER_FAILED,
+            f"and {len(undelivered) - _AT_MOST} more records that cannot be dead-lettered",
         )
     at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.waiting[:2])
     for source in processor.scheduler.sources:
         if source.full:
             yield Problem(
                 ProblemKind.MAX_PARKED,
-                f"{source.name}: starts retries only, {len(source.parked)} records wait for theirs{at_gates}",
+                f"{source.name}: starts retries only, {len(source.parked)} records wait for a retry{at_gates}",
             )
     yield from _logs_and_maps(sessions)
 
@@ -233,6 +234,6 @@ def _logs_and_maps(sessions: Iterable[Session]) -> Iterator[Problem]:
         if session.cut is not None:
             yield Problem(
                 ProblemKind.MAP_CUT,
-                f"{session.partition}: the offset map does not fit; what is complete above offset {session.cut} would "
+                f"{session.partition}: the offset map does not fit; complete records above offset {session.cut} would "
                 "run again after a crash",
             )

@@ -1,7 +1,7 @@
-"""Partitions that stand still: there is more to read, and nothing comes, whatever the cause. Plain: no I/O.
+"""Detects partitions that make no progress although there is more to read. Plain: no I/O.
 
-A follower that hangs, a broker that answers without records, a client that waits for something that never comes: each
-has its own mend. This tells of those that nobody thought of.
+Known causes are handled where they occur: a follower that hangs, a broker that answers without records, a client that
+waits for ever. This reports the unknown ones.
 """
 
 from __future__ import annotations
@@ -20,36 +20,37 @@ __all__ = ["Stalls"]
 logger = logging.getLogger(__name__)
 
 _AT_MOST: Final = 5
-"""Problems of a kind that are listed one by one."""
+"""The most problems of one kind that are listed one by one."""
 
 
 class _Wait(NamedTuple):
-    """Of one partition that may go on, since it was seen at a position. ``kind``: what it waits for."""
+    """A partition with more to read, and when it was first seen at its position. ``kind``: why it waits."""
 
     kind: ProblemKind
     position: int
     since: float
     behind: int
-    """Records that are there, and are not read."""
+    """Offsets between the position and the end."""
 
 
 class Stalls:
-    """Of one member. ``after``: seconds at a position after which a partition with more to read is told."""
+    """The stalled partitions of one member. ``after``: seconds at one position after which a partition with more to
+    read is reported."""
 
     def __init__(self, client: Client, after: float) -> None:
         self._client = client
         self._after = after
         self._waits: dict[TopicPartition, _Wait] = {}
-        self._told: set[TopicPartition] = set()
+        self._logged: set[TopicPartition] = set()
 
     def look(self, asked: Iterable[Session], now: float) -> None:
-        """``asked``: sessions for which records are asked for at this moment."""
+        """Check these sessions and log those that are stalled. ``asked``: sessions that the current fetch includes."""
         waits = {session.partition: wait for session in asked if (wait := self._wait_of(session, now)) is not None}
-        self._told &= waits.keys()
+        self._logged &= waits.keys()
         self._waits = waits
         for partition, wait in waits.items():
-            if now - wait.since >= self._after and partition not in self._told:
-                self._told.add(partition)
+            if now - wait.since >= self._after and partition not in self._logged:
+                self._logged.add(partition)
                 logger.warning(
                     "%s",
                     _text(partition, wait, now),
@@ -71,7 +72,7 @@ class Stalls:
         return _Wait(kind, position, before.since if before is not None and is_same else now, behind)
 
     def problems(self, now: float) -> Iterator[Problem]:
-        """Those that stand still for long enough."""
+        """Yield a problem for each stalled partition."""
         for kind in (ProblemKind.STALLED, ProblemKind.OPEN_TRANSACTION):
             found = [
                 (partition, wait)
@@ -88,8 +89,8 @@ def _text(partition: TopicPartition, wait: _Wait, now: float) -> str:
     seconds = now - wait.since
     if wait.kind is ProblemKind.OPEN_TRANSACTION:
         return (
-            f"{partition}: a transaction of another producer is open at offset {wait.position} for {seconds:.0f} s, "
-            f"and the {wait.behind:,} offsets from there on cannot be read before it ends"
+            f"{partition}: a transaction of another producer has been open at offset {wait.position} for "
+            f"{seconds:.0f} s; the {wait.behind:,} offsets from there on cannot be read before it ends"
         )
     return (
         f"{partition}: nothing was read at offset {wait.position} for {seconds:.0f} s; {wait.behind:,} offsets are left"

@@ -1,4 +1,4 @@
-"""Where a partition starts for which the group has committed nothing."""
+"""Where a partition without a committed position starts."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["Choice", "Starts", "TopicPositions"]
 
 
 class TopicPositions(NamedTuple):
-    """Of one topic: its partitions, and those of them for which the group has committed a position."""
+    """The partitions of one topic, and those of them with a committed position."""
 
     partitions: frozenset[int]
     committed: frozenset[int]
 
     @property
     def highest(self) -> int:
-        """Partition."""
+        """The highest partition of the topic."""
         return highest_of(self.partitions)
 
 
 class Choice(NamedTuple):
-    """The option that decides where a partition starts, and what it says."""
+    """The option that decides where a partition starts, and its value."""
 
     option: Literal["auto_offset_reset", "auto_offset_reset_new_partitions"]
     policy: Literal["earliest", "latest", "error"]
 
 
 class Starts:
-    """Start offsets by ``start_at``, then by ``auto_offset_reset`` or, of new partitions,
-    ``auto_offset_reset_new_partitions``. ``positions``: where the group's positions are stored.
+    """Finds start offsets: by ``start_at``, then by ``auto_offset_reset``, or by ``auto_offset_reset_new_partitions``
+    for new partitions. ``positions``: where the group's positions are stored.
     """
 
     def __init__(self, client: Client, positions: Positions, options: Options) -> None:
@@ -46,15 +46,15 @@ class Starts:
         self._positions = positions
         self._options = options
         self._by_time = isinstance(options.start_at, dt.datetime)
-        # Who has auto_offset_reset="error" wants no partition to start without a word.
+        # With auto_offset_reset="error" no partition may start without a committed position, not even a new one.
         is_error = options.auto_offset_reset == "error"
         self._of_new = "error" if is_error else options.auto_offset_reset_new_partitions
         self.differ = not self._by_time and options.auto_offset_reset != self._of_new
-        """Whether new partitions start elsewhere than others."""
+        """Whether new partitions start at another place than others."""
 
     async def ends(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """Where these logs end, if a start may be there. Asked before all else: what is written during the other
-        questions came after the partition did."""
+        """Return the ends of these logs, if a partition may start there. Ask for them first: records written during
+        later requests are then after the start."""
         policies = {self._options.auto_offset_reset}
         if self.differ:
             policies.add(self._of_new)
@@ -63,14 +63,14 @@ class Starts:
         return {}
 
     async def topics(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[str, TopicPositions]:
-        """What is committed of their topics. Empty where no start depends on that."""
+        """Return which partitions of the topics have a committed position. Empty if no start depends on that."""
         if not (self.differ and partitions):
             return {}
         names = {partition.topic for partition in partitions}
         return await self.committed({*partitions, *await self._client.partitions(names, timeout)}, timeout)
 
     async def committed(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[str, TopicPositions]:
-        """The same, of topics whose partitions these are."""
+        """Return the same, given all partitions of the topics."""
         stored = await self._positions.stored(partitions, timeout)
         numbers: defaultdict[str, set[int]] = defaultdict(set)
         for topic, number in partitions:
@@ -83,7 +83,7 @@ class Starts:
         }
 
     def choice(self, partition: TopicPartition, topics: Mapping[str, TopicPositions]) -> Choice:
-        """Which option applies to a partition of which nothing is committed."""
+        """Return the option that applies to a partition without a committed position."""
         topic = topics.get(partition.topic)
         if topic is not None and is_new(partition.partition, topic.committed):
             return Choice("auto_offset_reset_new_partitions", self._options.auto_offset_reset_new_partitions)
@@ -96,8 +96,8 @@ class Starts:
         topics: Mapping[str, TopicPositions],
         timeout: float,
     ) -> Mapping[TopicPartition, int]:
-        """The start of each partition; those whose option says ``"error"`` are left out, and those whose logs the
-        cluster does not know. ``ends``, ``topics``: as they were told."""
+        """Return the start of each partition, without those whose option is ``"error"`` and those whose log the cluster
+        does not know. ``ends``, ``topics``: from the methods of these names."""
         chosen = await self._by_start_at(partitions, ends, timeout)
         policies = {p: self.choice(p, topics).policy for p in partitions if p not in chosen}
         earliest = [partition for partition, policy in policies.items() if policy == "earliest"]
@@ -106,7 +106,7 @@ class Starts:
         return {**chosen, **begins, **latest}
 
     async def after_reset(self, partition: TopicPartition, timeout: float) -> int | None:
-        """The beginning or the end of a log that does not hold its position, as ``auto_offset_reset`` says."""
+        """Return the beginning or end of a log, as ``auto_offset_reset`` says, after a position was outside of it."""
         is_latest = self._options.auto_offset_reset == "latest"
         ask = self._client.end_offsets if is_latest else self._client.beginning_offsets
         return (await ask([partition], timeout)).get(partition)
@@ -121,6 +121,6 @@ class Starts:
             return {partition: start_at[partition] for partition in partitions if partition in start_at}
         timestamp = first_timestamp_at(start_at)
         found = await self._client.offsets_for_times(dict.fromkeys(partitions, timestamp), timeout)
-        # Nothing that late yet: start with what comes next.
+        # A log without records that late starts at its end.
         later = {p: ends[p] for p in partitions if found.get(p) is None and p in ends}
         return {**{p: offset for p, offset in found.items() if offset is not None}, **later}

@@ -1,9 +1,9 @@
-"""Where positions are read from and written to: the seam between a member of a group and whatever keeps its offsets.
+"""The interface to where positions are stored.
 
-A position is an offset and a text beside it, the offset map. The opener takes partitions over through a store before
-it reads them, and the committer writes through it; neither knows what is behind it. A store may keep positions in the
-group itself (:class:`BrokerOffsets`), in a table beside the results, or write them in one transaction with outputs; and
-one store may go round another, to read and write what belongs to a partition beside its position.
+A position is an offset and a text, the offset map. The opener takes a partition over through a store before it is read,
+and the committer writes through it. A store may keep positions as committed offsets of the group
+(:class:`BrokerOffsets`) or in a table next to the results, or write them in one transaction with outputs. A store may
+also wrap another one, to read and write more data of a partition.
 """
 
 from __future__ import annotations
@@ -18,50 +18,48 @@ __all__ = ["BrokerOffsets", "OffsetStore", "Positions"]
 
 
 class Positions(Protocol):
-    """Where positions are read from. All its methods are called on one event loop.
+    """Where positions are read from. All methods are called on one event loop.
 
-    Every call with a ``timeout`` (seconds) returns or raises within it, whatever is behind it. It never raises for what
-    passes by itself.
+    Every call with a ``timeout`` (seconds) returns or raises within that time. Temporary problems raise nothing else
+    than TimeoutError.
     """
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed | None]:
-        """From now on these partitions are this member's: shut out whoever wrote for them before, *then* read where
-        they stand; None: nothing is stored. Those of which that is not decided yet are not in the result: they are
-        asked for again.
+        """Take these partitions over: fence their previous owners, *then* return their positions. None: nothing is
+        stored. Partitions whose position is not decided yet are not in the result; the caller asks for them again.
 
-        Called before a partition is read, again until it is answered, and not for a partition that is kept under a new
-        generation. Raises TimeoutError, and ClientError for what waiting does not mend.
+        Called before a partition is read, until its position is in the result. Not called for a partition that is kept
+        in a new generation. Raises TimeoutError, and ClientError for permanent problems.
         """
 
     async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
-        """Those of these partitions for which a position is stored, whoever has them. Takes nothing over. Raises
-        TimeoutError, and ClientError for what waiting does not mend."""
+        """Return those of these partitions that have a stored position, whichever member owns them. Takes nothing over.
+        Raises TimeoutError, and ClientError for permanent problems."""
 
     def release(self, partition: TopicPartition) -> None:
-        """This partition went, and nothing more is written for it until it is taken over again: what is kept for it in
-        memory may go."""
+        """Forget what is in memory for this partition: nothing is written for it until it is taken over again."""
 
 
 class OffsetStore(Positions, Protocol):
-    """Keeps positions, fenced with the member's generation."""
+    """Stores positions, fenced with the member's generation."""
 
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """Write these, in one attempt, if the member of ``generation`` still has them. A result for each of them: None
-        means that it will be found by the next ``take_over``, whoever asks. What belongs to a position (outputs, marks)
-        is written and acknowledged before it, or with it.
+        """Write these positions in one attempt, if the member of ``generation`` still owns the partitions. Returns a
+        result for each: None means that the next ``take_over`` of any member will find it. Data that belongs to a
+        position (outputs, marks) must be stored before it or with it.
 
-        Never two at a time for one group. Without an answer it is RETRIABLE for each: it may have been written. A
-        caller who is cancelled meanwhile knows nothing.
+        Never called twice at a time for one group. Without an answer the result is RETRIABLE: the position may have
+        been written. The same is true if the call is cancelled.
         """
 
 
 class BrokerOffsets:
-    """The group's committed offsets: the :class:`OffsetStore` of Kafka itself. The coordinator fences, by generation
-    and member, and keeps nothing here."""
+    """The group's committed offsets: the :class:`OffsetStore` of Kafka itself. The coordinator fences by generation and
+    member."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -69,18 +67,18 @@ class BrokerOffsets:
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed | None]:
-        """The group's committed offsets and texts. The join has shut out the owner before already."""
+        """Return the group's committed offsets and texts. The join has fenced the previous owner already."""
         return {**dict.fromkeys(partitions), **await self._client.committed(partitions, timeout)}
 
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """One OffsetCommit request."""
+        """Send one OffsetCommit request."""
         return await self._client.commit(positions, generation, timeout)
 
     async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
-        """Those with a committed offset."""
+        """Return the partitions with a committed offset."""
         return (await self._client.committed(partitions, timeout)).keys()
 
     def release(self, partition: TopicPartition) -> None:
-        """Nothing is kept for it."""
+        """Do nothing: nothing is in memory."""

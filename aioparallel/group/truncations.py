@@ -1,7 +1,7 @@
-"""Logs that lost records: which part of what is known of a partition still holds (KIP-320).
+"""Logs that have lost records: which part of a ledger is still valid (KIP-320).
 
-After an unclean election, and in a topic that was made anew, the offsets of lost records are used again for other
-records. What a commit or a ledger says of the lost ones must not count for those.
+After an unclean leader election, and in a topic that was deleted and created again, new records get the offsets of lost
+records. What a commit or a ledger says about the lost records must not count for the new ones.
 """
 
 from __future__ import annotations
@@ -14,23 +14,29 @@ from aioparallel.offsets import Ledger, OffsetMap
 if TYPE_CHECKING:
     from aioparallel.group.sessions import Session
 
-__all__ = ["Truncations", "ledger_below"]
+__all__ = ["CREATED_AGAIN", "Truncations", "ledger_below"]
 
 logger = logging.getLogger(__name__)
 
+CREATED_AGAIN = "its topic was deleted and created again"
+"""Why a log has lost records."""
+
 
 class Truncations:
-    """Counts logs that lost records, and says so."""
+    """Counts and reports logs that have lost records."""
 
     def __init__(self) -> None:
         self.count = 0
 
-    def told(self, session: Session, known_until: int, valid: int, start: int, what: str) -> None:
-        """What was known of offsets ``valid`` to ``known_until``, if anything was, is dropped, and reading goes on at
-        ``start``."""
+    def report(self, session: Session, known_until: int, valid: int, start: int, what: str) -> None:
+        """Log and count that the log of a session has lost records. The session continues at ``start``.
+
+        ``what``: the cause. The ledger had offsets up to ``known_until``; those from ``valid`` on are lost. If
+        ``known_until`` is below ``valid``, it had none of the lost ones.
+        """
         self.count += 1
-        known = f": what was known of offsets {valid} to {known_until} is of records that are lost"
-        text = f"{session.partition}: {what}{known if known_until >= valid else ''}. Going on at {start}"
+        known = f": the records that were read or committed at offsets {valid} to {known_until} are lost"
+        text = f"{session.partition}: {what}{known if known_until >= valid else ''}. Continuing at {start}"
         session.truncated = text, known_until
         logger.warning(
             "%s",
@@ -39,10 +45,10 @@ class Truncations:
         )
 
 
-def ledger_below(said: OffsetMap, end: int) -> Ledger:
-    """The same as the map says, of offsets below ``end`` alone; reading begins at the first that is not complete."""
-    if end <= said.base_offset:
+def ledger_below(snapshot: OffsetMap, end: int) -> Ledger:
+    """Return a ledger with the part of the map below ``end``."""
+    if end <= snapshot.base_offset:
         return Ledger(end)
-    highest = min(said.highest_succeeded, end - 1)
-    incompletes = tuple(offset for offset in said.incompletes if offset <= highest)
-    return Ledger(said.base_offset, OffsetMap(said.base_offset, highest, incompletes))
+    highest = min(snapshot.highest_succeeded, end - 1)
+    incompletes = tuple(offset for offset in snapshot.incompletes if offset <= highest)
+    return Ledger(snapshot.base_offset, OffsetMap(snapshot.base_offset, highest, incompletes))

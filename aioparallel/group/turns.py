@@ -1,4 +1,5 @@
-"""Sessions whose first position is committed after another one's: each waits for its turn, and holds up no other."""
+"""Sessions whose first position must be committed after another one's. Each waits for its turn without delaying the
+others."""
 
 from __future__ import annotations
 
@@ -19,29 +20,29 @@ __all__ = ["Spawn", "Turns"]
 logger = logging.getLogger(__name__)
 
 _PAUSE: Final = 0.2
-"""Seconds between two looks at what is committed."""
-_TOLD: Final = 5.0
-"""Seconds of waiting after which a line tells of it."""
+"""Seconds between two requests for the committed positions."""
+_LOG_AFTER: Final = 5.0
+"""A session that waits for so many seconds is logged."""
 
 Spawn = Callable[[Coroutine[Any, Any, None], str], None]
 
 
 class _Wait:
-    """Of one session. ``start``: where it begins when its turn comes."""
+    """One waiting session. ``start``: the offset at which it begins when its turn comes."""
 
     def __init__(self, start: int) -> None:
         self.start = start
         self.awaited = -1
         self.since = 0.0
-        self.told = False
+        self.is_logged = False
 
 
 class Turns:
-    """The order of :mod:`~aioparallel.group.first_order`, kept among the members of a group.
+    """Keeps the order of :mod:`~aioparallel.group.first_order` among the members of a group.
 
-    ``longest_wait``: seconds for which one position is awaited; by then the group has given the partition of a dead
-    member to another one. ``begin(starts)`` opens those whose turn it is. ``spawn(work, name)`` runs a task, and ends
-    it with the run.
+    ``longest_wait``: seconds to wait for one position. By then the group has given the partition of a crashed member to
+    another one. ``begin(starts)`` opens the sessions whose turn it is. ``spawn(work, name)`` runs a task that ends with
+    the run.
     """
 
     def __init__(
@@ -53,15 +54,15 @@ class Turns:
         self._spawn = spawn
         self._waits: defaultdict[str, dict[Session, _Wait]] = defaultdict(dict)  # by topic
         self._seen: dict[str, TopicPositions] = {}
-        self._looking: set[str] = set()  # topics, each in a task of its own
+        self._polled: set[str] = set()  # topics that a task polls
 
     def waits(self, session: Session) -> bool:
-        """Whether it waits for its turn."""
+        """Whether the session waits for its turn."""
         return session in self._waits[session.partition.topic]
 
     def enter(self, starts: Mapping[Session, int], topics: Mapping[str, TopicPositions]) -> None:
-        """Begin those of these whose turn it is; the others begin later. ``topics``: what is committed of theirs; of
-        one that is not among them no order is kept."""
+        """Begin the sessions whose turn it is. The others begin later. ``topics``: the committed positions of their
+        topics. Sessions of topics that are missing there begin at once."""
         self._begin({session: start for session, start in starts.items() if session.partition.topic not in topics})
         for topic, seen in topics.items():
             entering = {session: start for session, start in starts.items() if session.partition.topic == topic}
@@ -69,12 +70,12 @@ class Turns:
                 continue
             self._waits[topic] |= {session: _Wait(start) for session, start in entering.items()}
             self._advance(topic, seen)
-            if self._waits[topic] and topic not in self._looking:
-                self._looking.add(topic)
-                self._spawn(self._look(topic), "turns")
+            if self._waits[topic] and topic not in self._polled:
+                self._polled.add(topic)
+                self._spawn(self._poll(topic), "turns")
 
-    async def _look(self, topic: str) -> None:
-        """Look what is committed until nobody waits. Without an answer the deadlines hold all the same."""
+    async def _poll(self, topic: str) -> None:
+        """Poll the committed positions until no session waits. Without an answer the deadlines still apply."""
         while self._waits[topic]:
             await asyncio.sleep(_PAUSE)
             partitions = [TopicPartition(topic, number) for number in self._seen[topic].partitions]
@@ -82,14 +83,14 @@ class Turns:
                 seen = (await self._starts.committed(partitions, REQUEST_TIMEOUT))[topic]
             except TimeoutError:
                 seen = self._seen[topic]
-            # Who entered meanwhile may know of more partitions, and of more that is committed.
+            # A session that entered meanwhile may have seen more partitions, and more committed positions.
             self._advance(topic, _joined(seen, self._seen[topic]))
-        self._looking.discard(topic)
+        self._polled.discard(topic)
 
     def _advance(self, topic: str, seen: TopicPositions) -> None:
         waits = self._waits[topic]
         for session in [session for session in waits if session.state is not SessionState.OPENING]:
-            del waits[session]  # went while it waited
+            del waits[session]  # it has gone meanwhile
         self._seen[topic] = seen
         late = self._late(waits, seen)
         numbers = {session.partition.partition for session in waits}
@@ -100,7 +101,8 @@ class Turns:
         self._begin(starts)
 
     def _late(self, waits: Mapping[Session, _Wait], seen: TopicPositions) -> set[int]:
-        """Partitions that have waited for long enough. Tells of them, and of those that wait for a while."""
+        """Return the partitions that have waited too long and begin out of turn. Logs them, and those that wait for a
+        while."""
         now = asyncio.get_running_loop().time()
         late: list[Session] = []
         slow: list[Session] = []
@@ -113,26 +115,26 @@ class Turns:
                 wait.awaited, wait.since = awaits, now
             if now - wait.since >= self._longest_wait:
                 late.append(session)
-            elif now - wait.since >= _TOLD and not wait.told:
-                wait.told = True
+            elif now - wait.since >= _LOG_AFTER and not wait.is_logged:
+                wait.is_logged = True
                 slow.append(session)
         if slow:
             logger.warning(
                 "%s waits until a first position is committed for partition %d%s",
-                *_told(slow, waits),
+                *_log_arguments(slow, waits),
                 extra={"action": "start_waits", "partitions": len(slow)},
             )
         if late:
             logger.warning(
-                "%s starts though no first position is committed for partition %d, which may be taken for an old or a "
-                "new one when it starts later%s",
-                *_told(late, waits),
+                "%s starts although no first position is committed for partition %d, which may be taken for an old or "
+                "a new one when it starts later%s",
+                *_log_arguments(late, waits),
                 extra={"action": "start_out_of_turn", "partitions": len(late)},
             )
         return {session.partition.partition for session in late}
 
 
-def _told(sessions: Sequence[Session], waits: Mapping[Session, _Wait]) -> tuple[TopicPartition, int, str]:
+def _log_arguments(sessions: Sequence[Session], waits: Mapping[Session, _Wait]) -> tuple[TopicPartition, int, str]:
     first = sessions[0]
     more = f" (and {len(sessions) - 1} more partitions)" if len(sessions) > 1 else ""
     return first.partition, waits[first].awaited, more

@@ -1,9 +1,9 @@
 """Partitions whose data cannot be read: a checksum is wrong, a codec is unknown, a batch is broken.
 
-Such a partition is held at that place, alone: what was read of it goes on, and the others do. The same place is tried
-anew now and then, for a replica that has it whole may lead by then, or the bytes were damaged on their way only. Past
-it goes only what was told to (:attr:`Options.skip_unreadable <aioparallel.Options.skip_unreadable>`), by just that
-batch.
+Such a partition is held at that offset. Its records that were read before still run, and other partitions are not
+affected. The offset is fetched again at intervals: a replica with intact data may lead by then, or the bytes were
+damaged in transit only. A batch is skipped only if :attr:`Options.skip_unreadable
+<aioparallel.Options.skip_unreadable>` names it.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ __all__ = ["UnreadablePartitions", "read_past"]
 logger = logging.getLogger(__name__)
 
 _TRY_AGAIN: Final = 30.0
-"""Seconds until the same place is tried anew."""
+"""Seconds until the same offset is fetched again."""
 
 
 class UnreadablePartitions:
-    """Holds sessions where their data cannot be read, or moves them past it. ``skip``: batches, each by topic,
-    partition and the offset that it bears. ``on_change()`` hears that fetching should be planned anew."""
+    """Holds sessions at data that cannot be read, or moves them past it. ``skip``: batches to skip, each as topic,
+    partition and base offset. ``on_change()`` is called when fetches must be planned again."""
 
     def __init__(
         self,
@@ -45,23 +45,23 @@ class UnreadablePartitions:
         self._on_change = on_change
         self._timers: dict[Session, asyncio.TimerHandle] = {}
         self.skipped = 0
-        """Batches that were passed over."""
+        """How many batches were skipped."""
 
     def found(self, error: FetchFailed, stamped: Session | None) -> None:
-        """The data at a partition's position cannot be read. ``stamped``: its session when it was asked for."""
+        """Hold or move the session of an error. ``stamped``: the partition's session when the fetch began."""
         session = self._assigned.sessions.get(error.partition)
         if session is None or session is not stamped or session.state is not SessionState.OPEN or session.resetting:
             return
         if session.waits or session.ledger.position > error.offset:
-            return  # it is held already, or was told late: of a place that it is past
+            return  # it is held already, or has moved past the offset of the error
         if isinstance(error, UnreadableBatch) and _is_named(error, self._skip) and error.next_offset is not None:
-            self._pass_over(session, error, error.next_offset)
+            self._skip_batch(session, error, error.next_offset)
         else:
             self._hold(session, error)
         self._on_change()
 
     def is_read(self, session: Session) -> None:
-        """Something has come behind the place that could not be read."""
+        """Note that records after the unreadable offset were fetched."""
         logger.warning(
             "%s: can be read again from offset %d on",
             session.partition,
@@ -71,12 +71,12 @@ class UnreadablePartitions:
         session.unreadable = None
 
     def close(self) -> None:
-        """Try nothing anew any more."""
+        """Cancel all further tries."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
 
-    def _pass_over(self, session: Session, error: UnreadableBatch, next_offset: int) -> None:
+    def _skip_batch(self, session: Session, error: UnreadableBatch, next_offset: int) -> None:
         log_skipped(error)
         self.skipped += 1
         session.unreadable = None
@@ -87,7 +87,7 @@ class UnreadablePartitions:
         is_news = session.unreadable is None or session.unreadable.offset != error.offset
         logger.log(
             logging.ERROR if is_news else logging.DEBUG,
-            "%s. The partition is held there, and tried anew in %g s; the others go on",
+            "%s. The partition is held there and tried again in %g s; the others continue",
             error,
             _TRY_AGAIN,
             extra={"action": "unreadable", **_coordinates(error.partition), "offset": error.offset},
@@ -128,9 +128,9 @@ async def read_past(
 
 
 def log_skipped(error: UnreadableBatch) -> None:
-    """It was passed over."""
+    """Log a skipped batch."""
     logger.warning(
-        "%s: PASSED OVER the batch at offset %d, offsets %d to %d, which cannot be read (%s), as skip_unreadable says",
+        "%s: SKIPPED the batch at offset %d, offsets %d to %d, which cannot be read (%s), as skip_unreadable says",
         error.partition,
         error.batch,
         error.offset,
@@ -150,7 +150,8 @@ def _is_named(error: UnreadableBatch, skip: Collection[tuple[str, int, int]]) ->
 
 
 def _behind(spans: list[Span], offset: int) -> list[Span]:
-    """What is left of them from ``offset`` on; the last stays, be it empty, for its end is told."""
+    """Return the parts of the spans from ``offset`` on. The last span stays even if it is empty, because its end must
+    be reported."""
     left = [Span(max(span.start, offset), span.end) for span in spans if span.end > offset]
     return left or [Span(spans[-1].end, spans[-1].end)]
 

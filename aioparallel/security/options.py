@@ -70,7 +70,7 @@ class Security:
     key_password_file: str | Path | None = None
     """A file with the password of an encrypted key."""
     check_hostname: bool = True
-    """False accepts a trusted certificate of any host, so whoever has one can read everything. It is better to issue a
+    """False accepts a trusted certificate of any host, so any owner of one can read everything. It is better to issue a
     certificate with the right names."""
     mechanism: Mechanism | None = None
     """The login mechanism; required with ``"SASL_SSL"`` and ``"SASL_PLAINTEXT"``."""

@@ -64,7 +64,7 @@ CONNECTION: list[tuple[Mapping[str, object], str, str]] = [
 """Options of connections; the one that is named; what is allowed."""
 
 CONSUMER: list[tuple[str, object, str]] = [
-    ("acks", 1, "of Producing, and there always all"),
+    ("acks", 1, "option of Producing, and always all there"),
     ("fetch_max_wait_ms", 20.5, "whole milliseconds"),
     ("fetch_max_wait_ms", 2**31, "whole milliseconds"),
     ("fetch_max_bytes", "4 MiB", "whole bytes, 1 to 2,147,483,647"),

@@ -357,7 +357,7 @@ async def test_a_broker_that_cannot_read_its_own_log_is_heard(member: Member) ->
     member.read_from(0)
     async with asyncio.timeout(120):
         for _ in range(3):
-            with pytest.raises(FetchFailed, match=f"{partition}: cannot read at offset 0: its leader says"):
+            with pytest.raises(FetchFailed, match=f"{partition}: cannot read at offset 0: its leader reports"):
                 await member.client.fetch({partition: 100})
         assert asked == 1
         walk_of(member.client)._responses._send = send

@@ -197,7 +197,7 @@ async def test_a_broker_that_sends_away(stage: Stage, caplog: pytest.LogCaptureF
 
 
 async def test_no_metadata_for_too_long(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """All connections are dropped, though they may look well, and it begins again from the configured address."""
+    """All connections are closed, although they look healthy, and the client begins again from its address."""
     await stage.begin(rebootstrap_after=1.0)
     await stage.door.stop()
     stage.old.is_silent = True
@@ -206,7 +206,7 @@ async def test_no_metadata_for_too_long(stage: Stage, caplog: pytest.LogCaptureF
     time = asyncio.get_running_loop().time
     began = time()
     async with asyncio.timeout(DEADLINE):
-        while not any("dropped (no metadata for" in one for one in caplog.messages):
+        while not any("closed (no metadata for" in one for one in caplog.messages):
             await stage.updated()
     assert 1.0 <= time() - began < WITHIN
     await until(lambda: not stage.old.open)

@@ -46,7 +46,7 @@ async def test_a_handler_that_blocks_keeps_its_session(
         async with consuming(consumer, handle):
             await until(lambda: len(ran) == RECORDS)
             (problem,) = (one for one in consumer.health().problems if one.kind == "loop_held")
-            assert (found := re.search(r"handle held the event loop for ([\d.]+) s", problem.message))
+            assert (found := re.search(r"handle blocked the event loop for ([\d.]+) s", problem.message))
             assert BLOCKED - 0.06 < float(found[1]) < 2 * BLOCKED
             await until(lambda: consumer.stats().partitions[0].committed == RECORDS)
             epoch = consumer.stats().partitions[0].epoch

@@ -26,6 +26,13 @@ the commit metadata. ``internals.py`` declares what is used instead, as one prot
     checking.py    checks options at construction
     log_reading.py reads partitions outside the group
     admin.py       manages topics and groups; ``admin_internals.py``: the parts of aiokafka's admin client it uses
+    metadata_updates.py  metadata from the first broker that answers; ``bootstrapping.py``: or from configured addresses
+    first_answer.py  asks several brokers, and uses the first answer
+    log_identity.py  detects logs that were replaced or truncated
+    read_replicas.py  chooses the follower to read from
+    responses.py   keeps the bytes of fetch responses; ``raw_batches.py``: decodes what aiokafka cannot
+    eager_tasks.py  detects event loops that aiokafka does not support
+    metadata_messages.py, offset_messages.py  requests that aiokafka lacks; ``message_classes.py`` makes their classes
 
     producer.py            AiokafkaProducer; ``clients/producing/`` contains its logic
     producer_settings.py   turns options into connections

@@ -85,7 +85,7 @@ class BatchEncoder:
     def __call__(
         self, entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int
     ) -> tuple[bytes, int]:
-        """See :class:`~aioparallel.clients.producing.partition_queue.Encode`."""
+        """Encode a batch; see :class:`~aioparallel.clients.producing.partition_queue.Encode`."""
         try:
             return self._encoded(DefaultRecordBatchBuilder, entries, identity, sequence, limit)
         except UnicodeEncodeError:

@@ -260,7 +260,7 @@ class OffsetFetch(NamedTuple):
     older: Any
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
-        """See :meth:`CommitRequest.prepare`."""
+        """The request in the newest version that the broker supports."""
         least, most = versions.get(9, (0, 0))
         if most >= 10 and all(topic in self.ids for topic, _ in self.topics):
             topics: list[tuple[Any, ...]] = [(self.ids[topic], list(numbers), {}) for topic, numbers in self.topics]
@@ -328,7 +328,7 @@ class OffsetForLeaderEpoch(NamedTuple):
     epochs: Mapping[str, Collection[tuple[int, int]]]
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
-        """See :meth:`CommitRequest.prepare`."""
+        """The request in the newest version that the broker supports."""
         least, most = versions.get(23, (0, 0))
         if not least <= 3 <= most:
             raise IncompatibleBrokerVersion("OffsetForLeaderEpoch 3")

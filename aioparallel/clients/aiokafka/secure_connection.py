@@ -8,6 +8,7 @@ How aiokafka 0.14 behaves (tested with Apache Kafka 4.3.1), and what this module
 * It reads the password when a client is made. Here the password, and certificates that have changed, are read for each
   connection.
 * A token function may raise anything and take for ever. An exception from ``_get_conn`` would end aiokafka's tasks.
+  Here it has a time limit, and its exceptions become failed logins.
 * It closes a connection after a failed login cleanly, which may take 30 s with TLS. Here it is aborted.
 * It computes as many SCRAM iterations as it is told, even billions. Here their number is limited.
 * It does not implement KIP-368. A broker with ``connections.max.reauth.ms`` closes a connection at the next request

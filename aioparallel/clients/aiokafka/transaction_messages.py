@@ -39,122 +39,6 @@ def _by_partition(*fields: tuple[str, object]) -> tuple[str, object]:
     return "topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(*fields, _TAGS)), _TAGS)
 
 
-_ProduceRequest = request_class(
-    "Produce",
-    api_key=0,
-    version=12,
-    request=Schema(
-        ("transactional_id", _TEXT),
-        ("acks", Int16),
-        ("timeout_ms", Int32),
-        _by_partition(("partition", Int32), ("records", CompactBytes)),
-        _TAGS,
-    ),
-    response=Schema(
-        _by_partition(
-            ("partition", Int32),
-            ("error_code", Int16),
-            ("offset", Int64),
-            ("timestamp", Int64),
-            ("log_start_offset", Int64),
-            ("record_errors", CompactArray(("batch_index", Int32), ("message", _TEXT), _TAGS)),
-            ("error_message", _TEXT),
-        ),
-        ("throttle_time_ms", Int32),
-        _TAGS,
-    ),
-)
-
-
-_InitProducerIdRequest = request_class(
-    "InitProducerId",
-    api_key=22,
-    version=5,
-    request=Schema(
-        ("transactional_id", _TEXT),
-        ("transaction_timeout_ms", Int32),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        _TAGS,
-    ),
-    response=Schema(
-        ("throttle_time_ms", Int32),
-        ("error_code", Int16),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        _TAGS,
-    ),
-)
-
-
-_TxnOffsetCommitRequest = request_class(
-    "TxnOffsetCommit",
-    api_key=28,
-    version=5,
-    request=Schema(
-        ("transactional_id", _TEXT),
-        ("group_id", _TEXT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        ("generation_id", Int32),
-        ("member_id", _TEXT),
-        ("group_instance_id", _TEXT),
-        _by_partition(
-            ("partition", Int32),
-            ("offset", Int64),
-            ("leader_epoch", Int32),
-            ("metadata", _TEXT),
-        ),
-        _TAGS,
-    ),
-    response=Schema(
-        ("throttle_time_ms", Int32),
-        _by_partition(("partition", Int32), ("error_code", Int16)),
-        _TAGS,
-    ),
-)
-
-
-_EndTxnRequest = request_class(
-    "EndTxn",
-    api_key=26,
-    version=5,
-    request=Schema(
-        ("transactional_id", _TEXT),
-        ("producer_id", Int64),
-        ("producer_epoch", Int16),
-        ("committed", Boolean),
-        _TAGS,
-    ),
-    response=_InitProducerIdRequest.RESPONSE_TYPE.SCHEMA,
-)
-
-
-_OffsetFetchRequest = request_class(
-    "OffsetFetch",
-    api_key=9,
-    version=7,
-    request=Schema(
-        ("group_id", _TEXT),
-        ("topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
-        ("require_stable", Boolean),
-        _TAGS,
-    ),
-    response=Schema(
-        ("throttle_time_ms", Int32),
-        _by_partition(
-            ("partition", Int32),
-            ("offset", Int64),
-            ("leader_epoch", Int32),
-            ("metadata", _TEXT),
-            ("error_code", Int16),
-        ),
-        ("error_code", Int16),
-        _TAGS,
-    ),
-)
-
-
 class _ApiVersionsResponse(Response):  # type: ignore[misc]
     API_KEY = 18
     API_VERSION = 3
@@ -210,31 +94,132 @@ class _Message:
 class Produce(_Message):
     """Transactional id, acks, timeout in milliseconds, topics."""
 
-    STRUCT = _ProduceRequest
+    STRUCT = request_class(
+        "Produce",
+        api_key=0,
+        version=12,
+        request=Schema(
+            ("transactional_id", _TEXT),
+            ("acks", Int16),
+            ("timeout_ms", Int32),
+            _by_partition(("partition", Int32), ("records", CompactBytes)),
+            _TAGS,
+        ),
+        response=Schema(
+            _by_partition(
+                ("partition", Int32),
+                ("error_code", Int16),
+                ("offset", Int64),
+                ("timestamp", Int64),
+                ("log_start_offset", Int64),
+                ("record_errors", CompactArray(("batch_index", Int32), ("message", _TEXT), _TAGS)),
+                ("error_message", _TEXT),
+            ),
+            ("throttle_time_ms", Int32),
+            _TAGS,
+        ),
+    )
 
 
 class InitProducerId(_Message):
     """Transactional id, transaction timeout in milliseconds, known producer id and epoch or -1."""
 
-    STRUCT = _InitProducerIdRequest
+    STRUCT = request_class(
+        "InitProducerId",
+        api_key=22,
+        version=5,
+        request=Schema(
+            ("transactional_id", _TEXT),
+            ("transaction_timeout_ms", Int32),
+            ("producer_id", Int64),
+            ("producer_epoch", Int16),
+            _TAGS,
+        ),
+        response=Schema(
+            ("throttle_time_ms", Int32),
+            ("error_code", Int16),
+            ("producer_id", Int64),
+            ("producer_epoch", Int16),
+            _TAGS,
+        ),
+    )
 
 
 class TxnOffsetCommit(_Message):
     """Transactional id, group, producer id, epoch, generation, member, instance, topics."""
 
-    STRUCT = _TxnOffsetCommitRequest
+    STRUCT = request_class(
+        "TxnOffsetCommit",
+        api_key=28,
+        version=5,
+        request=Schema(
+            ("transactional_id", _TEXT),
+            ("group_id", _TEXT),
+            ("producer_id", Int64),
+            ("producer_epoch", Int16),
+            ("generation_id", Int32),
+            ("member_id", _TEXT),
+            ("group_instance_id", _TEXT),
+            _by_partition(
+                ("partition", Int32),
+                ("offset", Int64),
+                ("leader_epoch", Int32),
+                ("metadata", _TEXT),
+            ),
+            _TAGS,
+        ),
+        response=Schema(
+            ("throttle_time_ms", Int32),
+            _by_partition(("partition", Int32), ("error_code", Int16)),
+            _TAGS,
+        ),
+    )
 
 
 class EndTxn(_Message):
     """Transactional id, producer id, epoch, whether to commit."""
 
-    STRUCT = _EndTxnRequest
+    STRUCT = request_class(
+        "EndTxn",
+        api_key=26,
+        version=5,
+        request=Schema(
+            ("transactional_id", _TEXT),
+            ("producer_id", Int64),
+            ("producer_epoch", Int16),
+            ("committed", Boolean),
+            _TAGS,
+        ),
+        response=InitProducerId.STRUCT.RESPONSE_TYPE.SCHEMA,
+    )
 
 
 class OffsetFetch(_Message):
     """Group, topics, whether only stable offsets count."""
 
-    STRUCT = _OffsetFetchRequest
+    STRUCT = request_class(
+        "OffsetFetch",
+        api_key=9,
+        version=7,
+        request=Schema(
+            ("group_id", _TEXT),
+            ("topics", CompactArray(("topic", _TEXT), ("partitions", CompactArray(Int32)), _TAGS)),
+            ("require_stable", Boolean),
+            _TAGS,
+        ),
+        response=Schema(
+            ("throttle_time_ms", Int32),
+            _by_partition(
+                ("partition", Int32),
+                ("offset", Int64),
+                ("leader_epoch", Int32),
+                ("metadata", _TEXT),
+                ("error_code", Int16),
+            ),
+            ("error_code", Int16),
+            _TAGS,
+        ),
+    )
 
 
 class ApiVersions(_Message):

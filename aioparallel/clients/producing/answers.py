@@ -71,7 +71,7 @@ _REASONS: Final[dict[int, tuple[Verdict, str]]] = {
         Verdict.SPLIT,
         "the broker refuses the timestamp; it is too far from now for the topic's message.timestamp.*.max.ms",
     ),
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (Verdict.ANEW, "the broker has lost count of this producer's batches"),
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: (Verdict.ANEW, "the broker expects another sequence number"),
     ErrorCode.UNKNOWN_PRODUCER_ID: (Verdict.ANEW, "the broker does not know this producer id"),
     ErrorCode.INVALID_PRODUCER_EPOCH: (Verdict.REJECTED, "the broker knows a newer epoch of this producer"),
     ErrorCode.INVALID_PRODUCER_ID_MAPPING: (Verdict.REJECTED, "the broker does not know this producer id"),

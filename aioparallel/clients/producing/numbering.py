@@ -35,7 +35,7 @@ class Numbering:
     belongs to this partition alone: no broker is asked for it, and other partitions are not affected.
 
     In transactions, the coordinator assigns an epoch to each transaction (KIP-890), and sequence numbers restart at 0
-    (:meth:`adopt`). Epochs are never raised here then.
+    (:meth:`adopt`). This class then raises no epochs itself.
     """
 
     __slots__ = ("_identity", "_is_given", "_is_spent", "_sequence", "is_in_doubt")

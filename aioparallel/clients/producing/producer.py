@@ -187,7 +187,7 @@ class QueueingProducer:
                     task.cancel()
                     tasks.add(task)
             self._closing = asyncio.get_running_loop().create_task(self._close(tasks))
-        await asyncio.shield(self._closing)  # closing goes on if the caller is cancelled
+        await asyncio.shield(self._closing)  # closing continues if the caller is cancelled
 
     async def _close(self, tasks: Collection[asyncio.Task[None]]) -> None:
         if tasks:
@@ -270,7 +270,7 @@ class QueueingProducer:
                 return
 
     async def _identify(self) -> None:
-        """Get a producer id for partitions that need one, while the sending of others goes on."""
+        """Get a producer id for partitions that need one, while others are sent."""
         loop = asyncio.get_running_loop()
         while self._partition_queues.needs_identity and self._outstanding.count:
             try:

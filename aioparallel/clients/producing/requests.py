@@ -30,8 +30,8 @@ class ProduceRequest:
 
 
 class Debt:
-    """The unanswered requests of one node. ``since``: it owes an answer since then. ``asked``: its last request began
-    or ended then."""
+    """The unanswered requests of one node. ``since``: when it began to owe an answer. ``asked``: when its last request
+    began or ended."""
 
     __slots__ = ("asked", "requests", "since")
 

@@ -215,7 +215,7 @@ class LocalKafka(Broker):
                 await to_the_end(asyncio.to_thread(up, number))
 
     def give_up_starting(self) -> None:
-        """See :meth:`Broker.give_up_starting`: without its processes ``start`` fails."""
+        """End the processes, so that ``start`` fails."""
         if self._nodes is not None:
             self._nodes.close()
 

@@ -39,11 +39,13 @@ _TIMEOUT: Final = 30.0
 class Secured:
     """The secured listeners and their users: ``LocalKafka(secured=Secured({"alice": "wonderland"}))``.
 
-    ``users``: passwords by name, for PLAIN and SCRAM. With OAUTHBEARER any token of :meth:`token` is accepted for its
-    user (Kafka's unsecured tokens, for tests only). With ``MUTUAL_SSL`` any certificate of :meth:`security` is.
-    ``acls``: users have only the permissions given by :meth:`allow` (StandardAuthorizer); otherwise all.
-    ``session``: seconds after which a login expires (``connections.max.reauth.ms``), or earlier with its token. Raises
-    ConfigurationError."""
+    ``users``: passwords by name, for PLAIN and SCRAM. With OAUTHBEARER, a token of :meth:`token` logs in as its user
+    (Kafka's unsecured tokens, for tests only). With ``MUTUAL_SSL``, a certificate of :meth:`security` does.
+    ``acls``: True gives users only the permissions of :meth:`allow` (StandardAuthorizer), False gives them all.
+    ``session``: seconds after which a login expires (``connections.max.reauth.ms``), unless its token expires earlier.
+
+    Raises ConfigurationError.
+    """
 
     def __init__(self, users: Mapping[str, str], *, acls: bool = False, session: float | None = None) -> None:
         for user, password in users.items():
@@ -60,7 +62,7 @@ class Secured:
         self._plain = ""
 
     def __repr__(self) -> str:
-        return f"<Secured of {', '.join(self.users) or 'nobody'}>"
+        return f"<Secured of {', '.join(self.users) or 'no users'}>"
 
     # -- for clients
 

@@ -98,7 +98,7 @@ async def test_a_handler_that_does_not_end_does_not_keep_the_server(
         server.child.signal(number)
         code = await server.ends_within(5 + SLACK)
     assert code == (-number if kind == "uvicorn" and number == signal.SIGTERM else 0), server.log
-    assert "goes on though it was cancelled twice" in server.log
+    assert "still runs although it was cancelled twice" in server.log
     assert "in handle\n" in server.log
 
 

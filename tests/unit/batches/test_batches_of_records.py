@@ -280,7 +280,7 @@ async def test_outputs_of_strange_records_fail_the_batch(caplog: pytest.LogCaptu
     saved = Saved(work)
     await run(broker_with(2), batches(saved, size=2))
     assert [len(call) for call in saved.calls] == [2, 1, 1]
-    assert "keys that are no records of its batch, the first an int" in caplog.text
+    assert "keys that are not records of its batch, the first an int" in caplog.text
 
 
 async def test_an_output_that_cannot_be_written_fails_its_record_alone() -> None:
@@ -446,7 +446,7 @@ async def test_one_that_ignores_its_cancellation_is_named(caplog: pytest.LogCapt
     broker = broker_with(4)
     async with asyncio.timeout(20), consumer_of(broker, handler_timeout=0.05) as consumer:
         running = asyncio.create_task(consumer.run(batches(stubborn, size=4)))
-        await until(lambda: "goes on although it was cancelled" in caplog.text)
+        await until(lambda: "still runs although it was cancelled" in caplog.text)
         assert "t-0 offset 0 (and 3 more in its batch)" in caplog.text
         await until(lambda: any(problem.kind == "handler_stuck" for problem in consumer.health().problems))
         release.set()

@@ -232,7 +232,7 @@ async def test_middleware_passes_on_the_batch_that_it_got(caplog: pytest.LogCapt
     saved = Saved()
     await run(broker_with(3, keys=3), batches(saved, size=3), middleware=[filtering])
     assert sorted(saved.offsets()) == [0, 1, 2]
-    assert "in place of the batch that it got" in caplog.text
+    assert "instead of the batch that it got" in caplog.text
 
 
 async def test_what_is_behind_a_record_that_is_not_due_is_not_either() -> None:

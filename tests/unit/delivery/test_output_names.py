@@ -9,7 +9,7 @@ import pytest
 
 from aioparallel import Outgoing, Record, source_headers
 from aioparallel.coordinates import Coordinates, coordinates_of
-from aioparallel.delivery.output_names import told_apart
+from aioparallel.delivery.output_names import with_digests
 from aioparallel.delivery.outputs import outputs_in
 from aioparallel.records import Headers
 
@@ -41,14 +41,14 @@ def test_outputs_of_one_source_are_told_apart() -> None:
 def test_the_same_outputs_in_another_order_have_the_same_names() -> None:
     """A second attempt: what it writes again is known, what it adds is new, and nothing takes the name of another."""
     given = [part(b"a"), part(b"b"), part(b"b"), part(b"c"), part(b"b")]
-    before = named(told_apart(given))
+    before = named(with_digests(given))
     again = given[:]
     random.Random(1).shuffle(again)
-    assert named(told_apart(again)) == before
-    more = named(told_apart([part(b"new"), *given]))
+    assert named(with_digests(again)) == before
+    more = named(with_digests([part(b"new"), *given]))
     assert before < more
     # Known for good: names are compared with those that another process has written.
-    assert told_apart([part(b"a"), part(b"b")])[0].headers[-1] == ("src-digest", b"6582786e47423777")
+    assert with_digests([part(b"a"), part(b"b")])[0].headers[-1] == ("src-digest", b"6582786e47423777")
 
 
 def named(outputs: Sequence[Outgoing]) -> set[tuple[bytes | None, Coordinates | None]]:
@@ -68,14 +68,14 @@ def named(outputs: Sequence[Outgoing]) -> set[tuple[bytes | None, Coordinates | 
 )
 def test_outputs_with_names_of_their_own_are_left_as_they_are(given: list[Outgoing]) -> None:
     """Single ones, numbered ones, those of several topics, those that name no source."""
-    assert all(one is other for one, other in zip(told_apart(given), given, strict=True))
+    assert all(one is other for one, other in zip(with_digests(given), given, strict=True))
 
 
 def test_headers_that_are_passed_on_are_told_apart_within_their_digest() -> None:
     """Behind Spark a record has a digest of its own, and several are made of it."""
     passed = (*PLACE, ("src-digest", b"9f86d081884c7d65"))
     other = (*PLACE, ("src-digest", b"0000000000000000"))
-    found = told_apart([part(b"a", passed), part(b"b", passed)]), told_apart([part(b"a", other), part(b"b", other)])
+    found = with_digests([part(b"a", passed), part(b"b", passed)]), with_digests([part(b"a", other), part(b"b", other)])
     assert len({name for outputs in found for name in names(outputs)}) == 4
     assert all(len([1 for name, _ in one.headers if name == "src-digest"]) == 1 for one in found[0])
 
@@ -85,4 +85,4 @@ def test_what_was_changed_to_something_else_is_told_where_it_is_sent() -> None:
     wrong = part(b"a")
     wrong.headers = "headers"  # type: ignore[assignment]
     given = [part(b"a"), wrong]
-    assert told_apart(given) is given
+    assert with_digests(given) is given

@@ -76,7 +76,9 @@ async def test_a_record_just_below_the_limit_is_put_away_without_its_value(
     assert (stats.dead_lettered, stats.cut_letters, stats.succeeded) == (2, 1, 0)
     assert committed(broker) == 2
     (line,) = [record for record in caplog.records if getattr(record, "action", "") == "dead_letter_cut"]
-    assert line.message.startswith("t-0 offset 0: its dead letter in dlq is without a part of it (value=1950 kept=0 ")
+    assert line.message.startswith(
+        "t-0 offset 0: its dead letter in dlq lacks a part of the record (value=1950 kept=0 "
+    )
 
 
 @both

@@ -103,10 +103,10 @@ def test_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     log.ended(held(A, 30, 12.0), 42.0)
     told = [line.getMessage().split(":")[1] for line in caplog.records]
     assert told == [
-        " its handler handle held the event loop for 0.3 s",
-        " its handler handle held the event loop for 0.3 s (9 more lines about it left out)",
-        " its handler another held the event loop for 0.3 s",
-        " its handler handle holds the event loop, for 1 s now, and goes on (1 more lines about it left out)",
+        " its handler handle blocked the event loop for 0.3 s",
+        " its handler handle blocked the event loop for 0.3 s (9 more lines about it left out)",
+        " its handler another blocked the event loop for 0.3 s",
+        " its handler handle has blocked the event loop for 1 s and still does (1 more lines about it left out)",
     ]
 
 

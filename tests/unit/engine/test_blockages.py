@@ -228,7 +228,7 @@ def test_another_task_is_not_a_handler(run: Run, caplog: pytest.LogCaptureFixtur
     run(main())
     assert "asyncio/" not in lines(caplog)[0].getMessage(), "whoever runs the loop is nobody's business"
     assert {line.__dict__.get("offset") for line in lines(caplog)} == {None}
-    assert "no handler" in lines(caplog)[0].getMessage()
+    assert "outside of handlers" in lines(caplog)[0].getMessage()
     assert "# noqa: ASYNC251 - the other line" in lines(caplog)[0].getMessage()
 
 
@@ -246,7 +246,7 @@ def test_a_callback_in_c_is_told(run: Run, caplog: pytest.LogCaptureFixture) -> 
                 pass
 
     run(main())
-    assert "no handler" in lines(caplog)[0].getMessage()
+    assert "outside of handlers" in lines(caplog)[0].getMessage()
     assert "offset" not in lines(caplog)[0].__dict__
 
 

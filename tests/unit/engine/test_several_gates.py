@@ -118,7 +118,7 @@ def names_of(chance: random.Random) -> str:
 async def test_all_get_through(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever they want, in whatever order, and nobody waits for a look. Each comes again a few times at most, however
     many there are."""
-    monkeypatch.setattr("aioparallel.engine.gates._LOOK", 60.0)
+    monkeypatch.setattr("aioparallel.engine.gates._CHECK_INTERVAL", 60.0)
     loop, chance, handler = asyncio.get_running_loop(), random.Random(limit), Passing(limit)
     items = [names_of(chance) for _ in range(1_000)]
     began = loop.time()
@@ -305,7 +305,7 @@ class Course:
         except NoRoom as no_room:
             record._parks += 1
             self.engine.parked.add(record)
-            no_room.gate.wait(record, self.engine, None, no_room.keeping)
+            no_room.gate.wait(record, self.engine, None, no_room.reserving)
         else:
             self.inside.append(record)
         give_back()
@@ -346,6 +346,6 @@ async def test_places_of_those_who_never_come_are_found_again(seed: int) -> None
         assert loop.time() - began < 60
     assert course.lost < 30
     for gate in (*course.gates, course.turn):
-        gate._look_around()
+        gate._check()
         assert not gate._woken
         gate.close()

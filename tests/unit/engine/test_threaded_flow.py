@@ -177,7 +177,7 @@ def test_a_handler_that_ignores_its_cancellation_is_left_behind(
     goes_on.set()
     abandoned, standing = (one.getMessage() for one in caplog.records)
     assert abandoned == "handler for item 0 did not end after it was cancelled; it is left behind"
-    assert standing.startswith("handler for item 0 goes on though it was cancelled twice")
+    assert standing.startswith("handler for item 0 still runs although it was cancelled twice")
     assert "in stubborn" in standing
 
 

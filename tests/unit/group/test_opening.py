@@ -114,7 +114,7 @@ async def test_a_position_whose_log_has_no_leader_is_asked_about_now_and_then(
         await asyncio.sleep(30)
         assert len(seen.ended) == 6
         assert asked <= 62
-        assert caplog.text.count("m-2: nobody tells up to where the log holds what is committed") == 1
+        assert caplog.text.count("m-2: no leader answers whether the log still holds the committed records") == 1
         client.led = True
         await until(lambda: len(seen.ended) == 9)
         consumer.stop()

@@ -104,7 +104,7 @@ async def test_an_open_transaction_of_another_producer() -> None:
         await until(lambda: len(seen.ended) == 40)
         await until(lambda: told(consumer, ProblemKind.OPEN_TRANSACTION))
         (text,) = told(consumer, ProblemKind.OPEN_TRANSACTION)
-        assert text.startswith("t-0: a transaction of another producer is open at offset 20 for ")
+        assert text.startswith("t-0: a transaction of another producer has been open at offset 20 for ")
         assert "the 501 offsets from there on" in text
         broker.end_transaction(transaction, commit=True)
         await until(lambda: len(seen.ended) == 541)

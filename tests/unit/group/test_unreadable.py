@@ -83,7 +83,7 @@ async def test_a_batch_that_is_named_is_passed_over_and_nothing_else(
             assert consumer.stats().lag == 0
             assert not consumer.health().problems
             (line,) = [record for record in caplog.records if getattr(record, "action", "") == "batch_skipped"]
-            assert "m-0: PASSED OVER the batch at offset 4, offsets 4 to 6" in line.getMessage()
+            assert "m-0: SKIPPED the batch at offset 4, offsets 4 to 6" in line.getMessage()
             damaged.corrupt(HELD, 11, 13)
             produce(damaged, [b"k"] * 5, 0, "m")
             await until(lambda: committed(damaged, HELD) == 11)

@@ -427,7 +427,7 @@ def test_an_apply_that_holds_the_event_loop_is_named(caplog: pytest.LogCaptureFi
 
     with caplog.at_level(logging.WARNING), asyncio.Runner() as runner:
         runner.run(main())
-    assert re.search(r"its handler .*slow_one held the event loop", lines()[0])
+    assert re.search(r"its handler .*slow_one blocked the event loop", lines()[0])
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ async def test_the_end_waits_for_a_record_that_is_being_put_away() -> None:
             failures=FailurePolicy(dead_letter=put),
             until="end",
         )
-        ending = contextlib.nullcontext() if seconds < 600 else pytest.raises(NotCommitted, match="not put away yet")
+        ending = contextlib.nullcontext() if seconds < 600 else pytest.raises(NotCommitted, match="not dead-lettered")
         with ending:
             async with asyncio.timeout(60), consumer:
                 await consumer.run(handle)

@@ -350,7 +350,7 @@ async def test_a_record_that_is_too_large_for_the_dead_letters_is_put_there_with
     assert letter.left_out is not None
     assert letter.left_out.value == 2_100
     assert len(record.value or b"") == letter.left_out.kept == (1_050 if how == "truncate" else 0)
-    assert "is without a part of it" in caplog.text
+    assert "lacks a part of the record" in caplog.text
 
 
 async def test_a_record_that_the_queue_does_not_take_again_for_its_size_becomes_a_dead_letter(
