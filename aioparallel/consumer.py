@@ -91,11 +91,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     All other keywords are the fields of :class:`aioparallel.Options`. ``help()`` lists them below.
 
-    For type checkers it is generic: what the deserialisers give is what the handler's record holds, bytes or None
-    where there is none. (A record without key or value has None there all the same.)
+    For type checkers the class is generic: the handler's record has the types that the deserializers return, or bytes
+    and None without them. (A record without key or value has None there in any case.)
 
-    Everything is checked here; raises :class:`~aioparallel.errors.ConfigurationError`.
-    One consumer runs once, on one event loop. It installs no signal handlers (only :meth:`run_sync` does).
+    The constructor checks everything; it raises :class:`~aioparallel.errors.ConfigurationError`. A consumer runs once,
+    on one event loop. Only :meth:`run_sync` installs signal handlers.
     """
 
     def __init__(
@@ -134,12 +134,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._delivery = Delivery(self._producer, self.options, self._group_id, output_sink, letters)
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
-        """What handlers open for themselves, see :class:`~aioparallel.binding.BindableHandler`."""
+        """What handlers open for themselves: :class:`~aioparallel.binding.BindableHandler`."""
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
 
     def _all_extensions(self) -> Extensions:
-        """Those that the options stand for, then those of the user."""
+        """The extensions that options stand for, then those of the user."""
         options, found = self.options, list[Extension]()
         if isinstance(options.commits, Transactions):
             found.append(TransactionalCommits(options.commits))
@@ -218,10 +218,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
     # -- life -------------------------------------------------------------------------------------------
 
     async def __aenter__(self) -> Self:
-        """Connect and look up the topics, within ``connect_timeout`` seconds, then open the resources. Nothing is
-        created or read.
+        """Connect and look up the topics within ``connect_timeout`` seconds, then open the resources.
 
-        Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, or what opening a resource raises.
+        Nothing is created or read.
+
+        Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, and errors of opening a resource.
         """
         self._state.open()
         self._loop = asyncio.get_running_loop()
@@ -258,8 +259,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
     ) -> None:
         """Drain within ``drain_timeout``, commit, leave the group, close the resources.
 
-        Cancelled meanwhile, it drains no longer, but the rest is done all the same, each step within its deadline (5 s
-        for the group, 10 s for each resource), before the CancelledError goes on.
+        When cancelled, it stops draining. It still does the rest, each step within its deadline (5 s for the group,
+        10 s for each resource), and then raises the CancelledError.
         """
         await to_the_end(self._close(), on_cancel=partial(self.stop, drain=False))
 
@@ -293,16 +294,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
         A handler is an ``async def`` function of a :class:`~aioparallel.records.Record`. It returns None, or what is to
         be produced: an :class:`~aioparallel.records.Outgoing` or an iterable of them; or it yields them. The record is
-        complete when the brokers have acknowledged all of them. When it raises, the record follows ``failures``.
+        complete when the brokers have acknowledged all of them. If the handler raises, ``failures`` decides.
 
-        What is not declared ``async def`` (itself, or below a partial, a method, ``__call__``, ``functools.wraps``) is
-        refused before anything is read, with ConfigurationError. One that blocks, or computes, becomes a handler by
-        :func:`~aioparallel.in_threads` or :func:`~aioparallel.in_processes`.
+        A handler must be declared ``async def``, itself or below a partial, a method, ``__call__`` or
+        ``functools.wraps``. Anything else raises ConfigurationError before a record is read. Functions that block or
+        compute become handlers by :func:`~aioparallel.in_threads` or :func:`~aioparallel.in_processes`.
 
-        Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when everything is drained and
-        committed (with ``until="end"`` it raises NotCommitted where the last commit was not acknowledged). Raises what
-        ended it otherwise. Cancelling it starts nothing more; leaving ``async with``
-        then drains and commits.
+        Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when all is drained and committed. With
+        ``until="end"`` it raises NotCommitted if the last commit was not acknowledged. It raises any error that ends
+        the run. When it is cancelled, no more records start; leaving ``async with`` then drains and commits.
         """
         await self._run(handler, self._delivery.output_sink)
 
@@ -312,8 +312,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._state.expect_open()
             await self._run_engine(handler, output_sink)
         except Exception as error:
-            # It may be a task that nobody awaits.
-            logger.error(  # noqa: TRY400 - who awaits it has the traceback
+            # This may be a task that nobody awaits.
+            logger.error(  # noqa: TRY400 - the caller has the traceback
                 "The run of group %s has ended with %s: %s",
                 self._group_id,
                 type(error).__name__,
@@ -364,7 +364,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
     def _new_engine(
         self, stack: Stack, targets: Mapping[TopicPartition, int] | None, output_sink: OutputSink | None
     ) -> GroupRun:
-        self._resources.reach()  # within a context of its own, which handlers copy
+        self._resources.reach()  # in a context of its own, which handlers copy
         self._of_handlers.reach()
         return GroupRun(
             self._client,
@@ -379,11 +379,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
-        """Run ``handler`` and give what it returns, with its record, as it comes: ``async for record, value in ...``.
+        """Run ``handler`` and yield its results with their records as they come: ``async for record, value in ...``.
 
         A record is complete when the loop asks for the next result. While ``max_concurrency`` results are unread,
-        handlers that have ended wait: a slow reader slows the reading down. Ends and raises like :meth:`run`; what was
-        not read runs again at the next start. After leaving the loop early, leave the ``async with`` too.
+        finished handlers wait, so a slow reader slows the consumer down. Ends and raises like :meth:`run`. Records
+        whose results were not read run again at the next start. If you leave the loop early, leave ``async with`` too.
         """
         self._state.expect_open()
         self._results = stream = ResultStream[T](self.options.max_concurrency)
@@ -412,21 +412,21 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return None
 
     def run_sync(self, handler: HandlersOf[K_co, V_co]) -> None:
-        """Open, run and close in an event loop of its own (uvloop where there is one): for scripts.
+        """Open, run and close in a new event loop (uvloop if it is installed): for scripts.
 
-        SIGINT and SIGTERM stop it with a drain, also while it connects; a second one no longer waits for handlers. The
-        process is the consumer's own meanwhile, so its garbage collector is set up for it
+        SIGINT and SIGTERM stop it with a drain, also while it connects. A second signal no longer waits for handlers.
+        The garbage collector is configured for a consumer meanwhile
         (:func:`aioparallel.event_loop.quick_collections`).
 
-        Handlers that go on though they were cancelled are left behind with the loop: when all else is done it raises
-        :class:`~aioparallel.errors.HandlerNotStopped`, with the place where they stand.
+        Handlers that ignore their cancellation are left behind with the loop. When everything else is done,
+        :class:`~aioparallel.errors.HandlerNotStopped` names them and their current lines.
         """
         check_handlers(handler)  # before anything is connected
         self._state.expect_new()
 
         async def main() -> None:
             with stopping_signals(asyncio.get_running_loop(), self._on_signal):
-                # Not its end: that also comes when it cannot be opened, and then its error is to be raised.
+                # `stopped` and not `ending`: a consumer that cannot be opened ends as well, and its error is raised.
                 if await unless(self._state.stopped, self.__aenter__()) is None:
                     return  # stopped before it was open
                 try:
@@ -464,13 +464,13 @@ class ParallelConsumer(Generic[K_co, V_co]):
     # -- while it runs ----------------------------------------------------------------------------------
 
     def stop(self, drain: bool = True) -> None:
-        """Let :meth:`run` end: nothing new starts; handlers in flight get ``drain_timeout`` seconds, or are
-        cancelled at once without ``drain``; then a last commit. May be called at any time, more than once."""
+        """End :meth:`run`: no record starts any more. Handlers in flight get ``drain_timeout`` seconds; without
+        ``drain`` they are cancelled at once. Then follows a last commit. May be called at any time, repeatedly."""
         self._state.stop(drain)
         self._follow()
 
     def pause(self) -> None:
-        """Start and fetch nothing until :meth:`resume`. The group membership stays, commits go on."""
+        """Start and fetch nothing until :meth:`resume`. The consumer stays in its group, and commits go on."""
         self._state.pause()
         self._follow()
 
@@ -490,20 +490,21 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._engine.follow()
 
     async def commit_now(self) -> None:
-        """Commit everything that is complete at this moment; returns when the broker has acknowledged it.
+        """Commit all records that are complete now, and wait for the acknowledgement.
 
-        Raises ConsumerStateError when it is not running, NotCommitted (a ClientError) when the broker has not
-        acknowledged all of it within ``commit_timeout`` seconds: it says which partitions, and why.
+        Raises ConsumerStateError if the consumer does not run. Raises NotCommitted (a ClientError), which names the
+        partitions and reasons, if not all of it is acknowledged within ``commit_timeout`` seconds.
         """
         if self._engine is None:
             raise ConsumerStateError("this consumer does not run, so it has nothing to commit")
         await self._engine.commit_now()
 
     def stats(self) -> Stats:
-        """A snapshot of counts, lag and partitions. Takes milliseconds with 100,000 records buffered. In any thread.
+        """Return a snapshot of counts, lag and partitions. Takes milliseconds with 100,000 buffered records. May be
+        called from any thread.
 
-        Raises ConsumerStateError before it runs; TimeoutError in another thread than its event loop's, where that does
-        not answer within five seconds.
+        Raises ConsumerStateError before the run. Raises TimeoutError in another thread if the event loop does not
+        answer within five seconds.
         """
         engine = self._engine
         if engine is None:
@@ -512,10 +513,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return replace(found, cut_letters=self._delivery.cut.count)
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
-        """A copy of all states of a partition that this consumer holds, by the bytes of their keys: as its complete
-        records have left them. For looking, and for tests: with many keys it takes a while. In any thread.
+        """Return a copy of all states of a partition by the bytes of their keys, after its complete records. For
+        inspection and tests: with many keys it takes a while. May be called from any thread.
 
-        Raises ConsumerStateError where it does not run, has no ``state``, or not this partition (yet).
+        Raises ConsumerStateError if the consumer does not run, has no ``state``, or does not have this partition (yet).
         """
         state = self._keyed_state
         if state is None or self._engine is None:
@@ -526,14 +527,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return found
 
     def health(self) -> Health:
-        """Whether it runs, is ready and live, and what somebody should look at: brokers that do not answer, a producer
-        that is refused, handlers that ignore their cancellation or hold the event loop, records that cannot be put
-        away, partitions with too many parked records, offset maps that do not fit. At any time, in any thread."""
+        """Return whether the consumer runs, is ready and live, and its problems: brokers that do not answer, a producer
+        that is refused, handlers that ignore their cancellation or block the event loop, dead letters that cannot be
+        written, partitions with too many parked records, offset maps that do not fit. May be called at any time, from
+        any thread."""
         try:
             return ask_on(self._loop, self._health, _ASK_TIMEOUT)
         except TimeoutError:
-            said = f"the event loop has not answered another thread for {_ASK_TIMEOUT:g} s: something holds it"
-            return Health(running=self._state.is_running, problems=(Problem(ProblemKind.LOOP_HELD, said),))
+            text = f"the event loop has not answered another thread for {_ASK_TIMEOUT:g} s: something blocks it"
+            return Health(running=self._state.is_running, problems=(Problem(ProblemKind.LOOP_HELD, text),))
 
     def _health(self) -> Health:
         if self._engine is None:
@@ -551,7 +553,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     @property
     def left_behind(self) -> Sequence[LeftBehind]:
-        """After leaving: handlers that went on though they were cancelled twice."""
+        """After ``async with``: handlers that still run although they were cancelled twice."""
         return () if self._engine is None else self._engine.left_behind
 
     @property
