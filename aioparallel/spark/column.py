@@ -24,7 +24,7 @@ from aioparallel.handling import Handling, Middleware, Resource, check_choice, c
 from aioparallel.option_docs import describes_like
 from aioparallel.policies import RetryPolicy, is_async
 from aioparallel.spark.builders import builder_of
-from aioparallel.spark.keys import one_lane
+from aioparallel.spark.keys import check_holdable, one_lane
 from aioparallel.spark.limits import (
     DEFAULT_RETRY,
     MAX_BUFFERED_BYTES,
@@ -86,6 +86,7 @@ def async_udf(
     that query functions of declared pipelines accept. Raises ConfigurationError at once for what is wrong.
     """
     kind = type_of("returns", returns)
+    check_holdable("returns", kind)
     check_choice("on_error", on_error, ("raise", "emit", "null"))
     if timeout is not None:
         check_time("timeout", timeout)

@@ -35,6 +35,7 @@ __all__ = [
     "Key",
     "RowLabel",
     "check_hashable",
+    "check_holdable",
     "check_key",
     "check_readable",
     "has_collation",
@@ -146,6 +147,14 @@ def check_readable(given: StructType) -> None:
                 field.name,
                 f"is {field.dataType.simpleString()}, which Python cannot read: cast it to a string, or leave it out",
             )
+
+
+def check_holdable(option: str, kind: DataType) -> None:
+    """Raises ConfigurationError for a result type without values in Python."""
+    if any(isinstance(part, YearMonthIntervalType) for part in parts_of(kind)):
+        raise ConfigurationError(
+            option, kind.simpleString(), "has no values in Python: return the months as an int, and cast the column"
+        )
 
 
 def check_hashable(given: StructType, keys: Sequence[str]) -> None:

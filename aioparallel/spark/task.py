@@ -17,11 +17,12 @@ import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark import TaskContext, cloudpickle
 
-from aioparallel.blocking.processes import leaving_this_program
+from aioparallel.blocking.processes import InProcesses, leaving_this_program
 from aioparallel.engine.flow import Outcome
 from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
 from aioparallel.engine.sizes import Sized
@@ -51,6 +52,7 @@ class Shipment(Generic[T, R]):
     @classmethod
     def of(cls, work: Work[T, R]) -> Shipment[T, R]:
         """Raises ConfigurationError for parts that cannot be pickled."""
+        _check_arguments(work.handler)
         packed = {}
         for name, part in (
             ("handler", work.handler),
@@ -117,6 +119,22 @@ class Shipment(Generic[T, R]):
         reading.join()  # it has reached the end of the input
         if reading.failure is not None:
             raise reading.failure
+
+
+def _check_arguments(handler: object) -> None:
+    """A partial for processes may call a function of a module with functions of this program, which processes cannot
+    import."""
+    inner = handler.wrapped if isinstance(handler, InProcesses) else None
+    while isinstance(inner, partial):
+        for given in (*inner.args, *inner.keywords.values()):
+            if isinstance(given, FunctionType) and given.__module__ == "__main__":
+                raise ConfigurationError(
+                    "in_processes handler",
+                    given,
+                    "belongs to this program, which the worker it is sent to does not run, so its processes cannot "
+                    "import it: put it into a module that both import",
+                )
+        inner = inner.func
 
 
 def _abandon(flow: ThreadedFlow[Any, Any]) -> None:

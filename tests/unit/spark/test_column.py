@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import pickle
+import sys
+from functools import partial
 from typing import Any
 
 import pytest
 from pyspark import cloudpickle
 
+from aioparallel import in_processes
 from aioparallel.errors import ConfigurationError, HandlerTimeout
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from tests.support.spark.tried import plain, yields
@@ -156,3 +159,18 @@ def test_mistakes_of_columns() -> None:
         parallel_map(plain, schema="n int")([])  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="must be the result of parallel_map"):
         run_locally(one, [])  # type: ignore[arg-type]
+
+
+def test_a_partial_of_a_function_of_this_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In processes of an executor, which could not import it; and is told here."""
+
+    def shout(text: str) -> str:
+        return text.upper()
+
+    shout.__module__, shout.__qualname__ = "__main__", "shout"
+    monkeypatch.setattr(sys.modules["__main__"], "shout", shout, raising=False)
+    for given in (partial(map, shout), partial(partial(sorted, key=shout), reverse=True)):
+        with pytest.raises(
+            ConfigurationError, match="belongs to this program, which a worker that it is sent to is not"
+        ):
+            parallel_map(in_processes(given), schema="n int")

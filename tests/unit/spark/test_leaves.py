@@ -220,5 +220,12 @@ def test_columns_that_python_cannot_read_are_refused() -> None:
         parallel_map(nothing, schema="n int").check(given)
 
 
+def test_a_column_that_python_cannot_make_is_refused_where_it_is_declared() -> None:
+    """However deep within."""
+    months = types.ArrayType(types.YearMonthIntervalType())
+    with pytest.raises(ConfigurationError, match="returns='array<interval year to month>': has no values in Python"):
+        async_udf(returns=months)
+
+
 async def nothing(row: dict[str, Any]) -> dict[str, Any]:
     return {"n": 0}
