@@ -7,6 +7,7 @@ import contextvars
 import logging
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -273,19 +274,28 @@ class ParallelConsumer(Generic[K_co, V_co]):
             if self._engine is not None:
                 await self._engine.close()
         finally:
-            await self._leave()
+            try:
+                await self._stop_extensions()
+            finally:
+                await self._leave()
+
+    async def _stop_extensions(self) -> None:
+        try:
+            await self._extensions.stop()
+        except Exception as error:
+            if self._state.failure is None:
+                raise
+            self._fail(error)  # logs it: why the run ended is raised
 
     async def _leave(self) -> None:
         self._state.close()
-        try:
-            await self._extensions.close()
-            await self._delivery.close()  # first: outputs should not arrive behind those of the partition's next owner
-        finally:
-            try:
-                await self._client.stop(_LEAVE_TIMEOUT)
-            finally:
-                await self._of_handlers.close()
-                await self._resources.close()
+        async with AsyncExitStack() as stack:  # in the reverse order, each though another one raises
+            stack.push_async_callback(self._resources.close)
+            stack.push_async_callback(self._of_handlers.close)
+            stack.push_async_callback(self._client.stop, _LEAVE_TIMEOUT)
+            # Before the group is left: outputs should not arrive behind those of the partition's next owner.
+            stack.push_async_callback(self._delivery.close)
+            stack.push_async_callback(self._extensions.close)
 
     # -- running ----------------------------------------------------------------------------------------
 
@@ -353,8 +363,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
             if self._state.ending.is_set():
                 return
             self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, output_sink)
-            async with self._extensions.started():
-                await self._engine.run(self._topics)
+            await self._extensions.start()
+            await self._engine.run(self._topics)
+            await self._extensions.stop()  # after a failure the last commit comes before that, in _close
         except BaseException as error:
             self._state.ended_with(error)
             raise

@@ -160,7 +160,8 @@ class Extension:
         where nobody waits for the end."""
 
     async def stop(self) -> None:
-        """The run is over. Called where :meth:`start` was, also where that failed."""
+        """The run is over, after the last commit. Called if :meth:`start` was called, also if that failed. After a run
+        that failed it is called when the consumer is left."""
 
     # -- partitions -------------------------------------------------------------------------------------
 
@@ -212,7 +213,8 @@ class Extension:
         """These positions are committed next. Save what belongs to them, within ``timeout`` seconds.
 
         Returns the partitions that must not be committed now, and why: they are tried again at the next commit. What is
-        saved may be newer than the position, never older. Not called twice at a time for one group.
+        saved may be newer than the position, never older. Not called twice at a time for one group. Cancelled if
+        it takes much longer than ``timeout``, or when nobody waits any more: a thread that it has started goes on.
         """
         return {}
 

@@ -1,5 +1,4 @@
-"""Checks the user's handlers and builds one function from them, with handlers by topic, deserialisers and
-middleware."""
+"""Checks handlers and builds one function from them, with deserialisers and middleware."""
 
 from __future__ import annotations
 
@@ -257,8 +256,7 @@ def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> ob
 
 
 def coroutine_handler(handler: Handler) -> _Run:
-    """Return the handler itself if it is a plain ``async def`` function, else a coroutine function that calls it and
-    checks what it returns."""
+    """Return a plain ``async def`` handler itself, else a coroutine function that checks what the handler returns."""
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
         return handler  # type: ignore[return-value]
 

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, read_letter, write_letter
-from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
+from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import DeliveryListener, Done, Unfit
 from aioparallel.errors import HandlerCancelled, ProduceFailed
@@ -52,8 +52,7 @@ class LetterBox(Protocol):
 
 
 class DeadLetters:
-    """Dead-letters records. It is the :class:`~aioparallel.engine.sinks.DeadLetterSink` of a run. Make it within the
-    running loop."""
+    """The :class:`~aioparallel.engine.sinks.DeadLetterSink` of a run. Make it within the running loop."""
 
     def __init__(
         self,
@@ -145,7 +144,7 @@ class DeadLetters:
             due=due,
         )
         headers = write_letter(record.headers, letter)
-        return sent_letter(topic, record.raw_value, record.raw_key, headers)
+        return SentLetter(topic, record.raw_value, record.raw_key, headers)
 
     def _send(self, record: Record[Any, Any], letter: Outgoing, done: Done, tries: int) -> None:
         self._timers.pop(record, None)

@@ -26,8 +26,8 @@ _LAST_ACKNOWLEDGEMENTS = 2.0
 class Delivery:
     """Connects only to send an output, or to check a topic of the failure policy.
 
-    ``producer``: None if the consumer has a custom client and no producer. ``output_sink``, ``letters``: where outputs
-    and dead letters go; None: directly to the producer.
+    ``producer``: None if the consumer has a custom client and no producer. ``output_sink``, ``letter_box``: where
+    outputs and dead letters go; None: directly to the producer.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Delivery:
         options: Options,
         group_id: str,
         output_sink: OutputSink | None = None,
-        letters: LetterBox | None = None,
+        letter_box: LetterBox | None = None,
     ) -> None:
         self._producer = producer
         self._options = options
@@ -45,18 +45,17 @@ class Delivery:
         self.cut = CutLetters()
         """Dead letters that lack a part of their record."""
         if producer is not None and output_sink is None:
-            output_sink = letters = Outbox(producer, options.producing)
+            output_sink = letter_box = Outbox(producer, options.producing)
         self.output_sink = output_sink
         """Where outputs go."""
-        self._letters = letters
+        self._letter_box = letter_box
         if producer is None and failure_topics(options.failures):
             raise ConfigurationError(
                 "producer", None, "dead letters and retry topics need a producer if you pass a client: producer=..."
             )
 
     async def check(self, servers: str) -> None:
-        """Connect, and check that the topics of the failure policy exist. Raises TopicNotFound, and what connecting
-        raises."""
+        """Connect, and check the topics of the failure policy. Raises TopicNotFound, and what connecting raises."""
         topics = failure_topics(self._options.failures)
         if self._producer is None or not topics:
             return
@@ -67,13 +66,12 @@ class Delivery:
             raise TopicNotFound(missing, servers, topics)
 
     def dead_letter_sink(self) -> DeadLetters | None:
-        """Make the sink for dead letters; None if there are none. Call it once for each run, within the running
-        loop."""
+        """Make the sink for dead letters; None if there are none. Call it once a run, within the running loop."""
         failures = self._options.failures
-        if self._letters is None and failures.dead_letter is None:
+        if self._letter_box is None and failures.dead_letter is None:
             return None
         timeout = self._options.producing.delivery_timeout
-        self._dead_letters = DeadLetters(failures, self._group_id, self._letters, timeout, self.cut)
+        self._dead_letters = DeadLetters(failures, self._group_id, self._letter_box, timeout, self.cut)
         return self._dead_letters
 
     @property

@@ -28,15 +28,16 @@ missing key is null.
 
 A header name that is no UTF-8 is written as readable text, for example ``\\xffa``. A replay restores its bytes.
 
-A record that is replayed has none of these headers. If it has coordinates of a source (:mod:`aioparallel.coordinates`),
-it gets two others, so that deduplication does not take it for a copy of a handled record:
+A record that is replayed has none of these headers. It gets ``aioparallel.replayed.origin``
+(:mod:`~aioparallel.delivery.first_places`). If it has coordinates of a source (:mod:`aioparallel.coordinates`), it gets
+two more, so that deduplication does not take it for a copy of a handled record:
 
 ======================================  ==============================================================
 ``aioparallel.replayed``                where the dead letter was: topic, partition and offset
 ``aioparallel.replayed.group``          the group that gave up on it: for other groups it is a copy
 ======================================  ==============================================================
 
-The record keeps these two in retry topics.
+The record keeps these headers in retry topics.
 """
 
 from __future__ import annotations
@@ -218,7 +219,9 @@ def _with_raw_names(headers: Headers, raw_names: bytes) -> Headers:
 
 def read_letter(record: Record[Any, Any]) -> Letter | None:
     """Read the dead-letter headers of a record; None if it has none, or damaged ones."""
-    found = {name: value.decode("utf-8", "replace") for name, value in record.headers if value and _is_ours(name)}
+    found = {
+        name: value.decode("utf-8", "replace") for name, value in record.headers if value and name.startswith(PREFIX)
+    }
     try:
         error = found[_ERROR_TYPE], found.get(_ERROR_MESSAGE, "")
         return Letter(
@@ -249,7 +252,3 @@ def _left_out(text: str) -> LeftOut:
 def _timestamp(text: str) -> int:
     # Old dead letters of records without a timestamp (message format 0) have this word.
     return -1 if text == "None" else int(text)
-
-
-def _is_ours(name: str) -> bool:
-    return name.startswith(PREFIX)

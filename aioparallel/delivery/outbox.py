@@ -144,8 +144,7 @@ class Outbox:
         self.ended(size, 1)
 
     def ended(self, size: int, records: int) -> None:
-        """Subtract the bytes of acknowledged or failed outputs, and wake waiters. ``records``: how many records had
-        them."""
+        """Subtract bytes that are no longer on their way, and wake waiters. ``records``: how many records had them."""
         self.unacknowledged_bytes -= size
         if self.unacknowledged_bytes:
             self._waiters.wake(records)

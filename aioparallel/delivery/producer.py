@@ -23,8 +23,7 @@ from aioparallel.records import Outgoing, Produced, TopicPartition
 __all__ = ["OnDelivered", "PendingOutput", "Producer", "TooLarge"]
 
 OnDelivered = Callable[[Sequence[Produced] | ProduceFailed], None]
-"""Called with the result of one :meth:`Producer.send`: where each output was written, in their order, or why one was
-not."""
+"""Called with the result of one :meth:`Producer.send`: the places of all outputs in order, or the failure."""
 
 
 class TooLarge(str):

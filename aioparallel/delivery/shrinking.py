@@ -17,9 +17,9 @@ from typing import Final, NamedTuple
 from aioparallel.delivery.first_places import checksum_of
 from aioparallel.delivery.letters import LeftOut, is_of_letter, with_left_out, without_headers, without_texts
 from aioparallel.policies import TooLargeLetters
-from aioparallel.records import Headers, Outgoing
+from aioparallel.records import Outgoing
 
-__all__ = ["SentLetter", "is_cut", "sent_letter", "smaller"]
+__all__ = ["SentLetter", "is_cut", "smaller"]
 
 _SHORTEST: Final = 1024
 """A truncated value has at least so many bytes; a shorter one is removed."""
@@ -50,19 +50,13 @@ class _Form(NamedTuple):
     has_texts: bool = True
 
 
-def sent_letter(topic: str, value: bytes | None, key: bytes | None, headers: Headers) -> SentLetter:
-    """Make a complete dead letter."""
-    return SentLetter(topic, value, key, headers)
-
-
 def is_cut(letter: Outgoing) -> bool:
     """Return whether a part of the record is missing."""
     return isinstance(letter, SentLetter) and letter.step > 0 and letter.headers[-1][0] == LeftOut.HEADER
 
 
 def smaller(letter: Outgoing, how: TooLargeLetters) -> SentLetter | None:
-    """Return the next smaller dead letter; None if there is none. ``how``: with ``"hold"`` no part of the record is
-    removed."""
+    """Return the next smaller dead letter; None if there is none. With ``"hold"`` no part of the record goes."""
     whole, step = letter, 0
     if isinstance(letter, SentLetter):
         whole, step = letter.whole or letter, letter.step

@@ -182,8 +182,7 @@ class BatchAssembler:
                     self._look_behind(pending)
 
     def _look_behind(self, pending: PendingBatch) -> None:
-        """Make it due if the records behind its own fill it. The check is skipped for most records, because it walks
-        the lanes."""
+        """Make it due if the records behind its own fill it. Walking the lanes is slow, so this is not done often."""
         if pending.is_due or pending.behind < pending.capacity or pending.behind * 8 < pending.count:
             return
         self._fill_up(pending)
@@ -193,8 +192,7 @@ class BatchAssembler:
     # -- out --------------------------------------------------------------------------------------------
 
     def take(self, member: Source | DueBatches) -> Call | AnyRecord | None:
-        """Start a call and return it, or return a record of a mixed source that runs alone. None: nothing can start
-        now."""
+        """Start a call, or return a record of a mixed source that runs alone. None: nothing can start now."""
         if isinstance(member, DueBatches):
             return self._due(member)
         batching = member.batching
@@ -324,8 +322,7 @@ class BatchAssembler:
                     self._follow(pending, part, record)
 
     def _started_or_left(self, pending: PendingBatch, source: Source) -> Call | None:
-        """Start a batch that is not full and gets nothing more from this source, or let it linger, or let other ready
-        sources take their turn first."""
+        """Start a batch that is not full, let it linger, or let other ready sources add to it first."""
         if self._waits(pending):
             self._linger(pending)
             return None
@@ -407,12 +404,12 @@ class BatchAssembler:
             out = [record for record in part if not _may_start(record, source)]
             if not out:
                 continue
-            # All records behind one of them in its lane are out, too.
+            # The records behind one of them in its lane are taken out as well.
             source.held += [record for record in out if record not in pending.mates]
             pending.parts[source] = [record for record in part if _may_start(record, source)]
             self._took_out(pending, out)
             if not pending.parts[source]:
-                del pending.parts[source]  # it is none of those who may bring more, if it goes several ways
+                del pending.parts[source]  # a mixed source must not count among those that may bring more
                 if not pending.is_over and not self._may_grow(pending):
                     self.make_due(pending)
 

@@ -217,8 +217,7 @@ class BatchEndings:
         raise error
 
     async def _fail(self, worker: Worker, failed: Iterable[_Failed]) -> None:
-        """Apply the decisions on records in flight. Those that become dead letters wait for capacity, one after the
-        other."""
+        """Apply decisions on records in flight. Dead letters wait for capacity, one after the other."""
         waiting, now = [], asyncio.get_running_loop().time()
         for record, error, decision in failed:
             if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):

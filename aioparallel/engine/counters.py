@@ -177,12 +177,6 @@ class Counters:
         if self.succeeded_left <= 0 < succeeded_left:
             self.signals.succeeded()
 
-    # -- parked and dropped -----------------------------------------------------------------------------
-
-    def park(self, record: AnyRecord) -> None:
-        """Count a record as parked."""
-        self.parking.enter(record)
-
     def drop(self, source: Source) -> None:
         """Drop the records of this source that have not started."""
         self.dropped += source.buffered + len(source.parked)

@@ -30,8 +30,7 @@ class Drains:
         self._waits: list[_Wait] = []
 
     async def wait(self, sources: Iterable[Source], seconds: float) -> bool:
-        """Wait until these stopped sources have nothing in flight or producing, or are dropped. Returns False if that
-        takes more than ``seconds``."""
+        """Wait until these stopped sources have nothing in flight or producing. False: not within ``seconds``."""
         wait = _Wait(sources)
         self._waits.append(wait)
         try:

@@ -126,8 +126,7 @@ class Endings:
     async def collected(
         self, worker: Worker, record: AnyRecord | Call, context: Context, outputs: AsyncIterable[object]
     ) -> object:
-        """Return the outputs of an async iterator as a list. Iterating runs the handler's code, so it has a deadline of
-        its own."""
+        """Return the outputs of an async iterator. Iterating runs the handler's code, so it has a deadline as well."""
         self._notify()
         driver = drive(lambda _: collect(outputs), worker.task.cancelling)
         driver.send(None)
@@ -232,8 +231,7 @@ class Endings:
         return decision
 
     def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
-        """Apply a decision. The record is in flight, or producing if it becomes a dead letter. ``now``: when a delay
-        begins."""
+        """Apply a decision on a record in flight, or producing if it is dead-lettered. ``now``: when a delay begins."""
         if decision is not None and decision.no_room is not None:
             self._retries.wait_at(decision.no_room, record, decision.delay)
         elif decision is None or decision.delay is not None:

@@ -46,8 +46,7 @@ class _Budget:
 
 
 class FailureLog:
-    """Logs failed records and what happens to them. Times are in seconds, from any one clock. ``fields``: added to each
-    line."""
+    """Logs failed records and what happens to them. Times are in seconds. ``fields``: added to each line."""
 
     def __init__(self, fields: Mapping[str, object] | None = None) -> None:
         self.fields = dict(fields or {})
@@ -78,8 +77,7 @@ class FailureLog:
             return  # a skipped record always has a line
         more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
         budget.suppressed = 0
-        # These need no traceback: the user raises Reject and RetryLater on purpose, and the messages of the others are
-        # complete.
+        # No traceback: the user raises Reject and RetryLater on purpose, and the other messages are complete.
         known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus | UndecodableRecord)
         traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not known
         if traceback:

@@ -39,8 +39,7 @@ class Decision(NamedTuple):
     waits: bool = False
     """No attempt is counted: the record is not due yet, or its handler requests a delay."""
     no_room: NoRoom | None = None
-    """The full gate at which it waits to be woken. It is tried again after ``delay`` seconds in any case, which may be
-    infinite."""
+    """The full gate that will wake it. ``delay``: seconds after which it is tried anyway; may be infinite."""
 
 
 class Failures:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence, Sized
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ _SLACK_PART = 16
 # At most one of eight turns goes by age. Without this limit all turns would, if handlers are so slow that every rank
 # waits longer than the ageing time.
 _AGED_PART = 8
+_SINCE, _SPENT = attrgetter("since"), attrgetter("spent")
 
 
 class _Rank:
@@ -154,7 +156,7 @@ class WeightedFairQueue:
         self._ageing = ageing
         self._clock = clock
         self._ranks = [_Rank(weight, slots) for weight in weights]
-        self._by_weight = sorted(self._ranks, key=_weight, reverse=True)
+        self._by_weight = sorted(self._ranks, key=attrgetter("weight"), reverse=True)
         self.line: list[_Rank] = []
         self._spent = 0.0  # what the rank of the last turn had spent before it
         self._before = 0  # taken_left of the counters when the turn began
@@ -218,12 +220,11 @@ class WeightedFairQueue:
 
     # The hot path in one function: it runs for each record that suspends.
     def _chosen(self) -> _Rank:
-        """Return a rank that has waited too long. Without one, return the rank that has spent least among those within
-        their part of the slots."""
+        """Return a rank that has waited too long, else the one within its part of the slots that has spent least."""
         line = self.line
         self._age_in -= 1
         if self._age_in <= 0:
-            oldest = min(line, key=_since)
+            oldest: _Rank = min(line, key=_SINCE)
             if self._clock() - oldest.since >= self._ageing:
                 self._age_in = _AGED_PART
                 return oldest
@@ -237,7 +238,7 @@ class WeightedFairQueue:
             elif chosen is None or rank.spent < chosen.spent:
                 chosen = rank
         if chosen is None:
-            return min(line, key=_spent)
+            return min(line, key=_SPENT)
         if held_back:
             for rank in line:
                 if rank.held > rank.may_hold:
@@ -253,15 +254,3 @@ class WeightedFairQueue:
             if rank.held > rank.may_hold:
                 # A call of several sources is counted for each of them but takes one slot.
                 rank.held = len(set().union(*[source.holds for source in rank.sources]))
-
-
-def _weight(rank: _Rank) -> float:
-    return rank.weight
-
-
-def _since(rank: _Rank) -> float:
-    return rank.since
-
-
-def _spent(rank: _Rank) -> float:
-    return rank.spent

@@ -12,8 +12,7 @@ three ways:
   once.
 * The record does not come, for example because its partition was revoked: the next check finds this, at most a second
   later.
-* The first record in line is at a gate that is shut for some time: the places that it holds at other gates are free at
-  once.
+* The record waits first in line at another gate, and that gate is shut: the place is free at once.
 
 A handler that needs several gates at once uses :func:`enter_all`. A record that waits at one gate and holds a place at
 another could wait for a record that waits for that place: a deadlock. So only one record at a time may do this: the one
@@ -64,7 +63,7 @@ class NoRoom(NotToBlame):
 
 
 class Waking(Protocol):
-    """What parked the records: wakes them for a gate."""
+    """Wakes the records that it has parked, when a gate lets them through."""
 
     def wake(self, record: AnyRecord, seconds: float) -> bool:
         """Make a record ready that has waited ``seconds`` at a gate. False: it is not parked any more."""
@@ -128,14 +127,13 @@ class Gate:
         """Let no record enter for ``seconds``. A longer time that was set before stays."""
         self._shut_until = max(self._shut_until, self._loop.time() + seconds)
         if self._line:
-            _release_places(self._line[0].record)  # it may hold places at other gates, and would do so for long
+            _release_places(self._line[0].record)  # or it would hold places at other gates for a long time
             self._set_timer()
 
     # -- for the engine ---------------------------------------------------------------------------------
 
     def wait(self, record: AnyRecord, waking: Waking, longest: float | None, reserving: Sequence[Gate] = ()) -> None:
-        """Add a parked record to the line, for at most ``longest`` seconds; None: no limit. ``reserving``: as in
-        :class:`NoRoom`."""
+        """Add a parked record to the line, for at most ``longest`` seconds. ``reserving``: as in :class:`NoRoom`."""
         now = self._loop.time()
         waiter = _Waiter(record, now, None if longest is None else now + longest, waking)
         if reserving and _reserve_places(waiter, reserving):
@@ -196,15 +194,11 @@ class Gate:
         now = self._loop.time()
         while places > 0 and self._line:
             waiter = self._line.popleft()
-            if self._wake(waiter, now):
+            if waiter.waking.wake(waiter.record, now - waiter.since):
                 self._reserve(waiter)
                 places -= 1
         if self._line:
             self._set_timer()
-
-    @staticmethod
-    def _wake(waiter: _Waiter, now: float) -> bool:
-        return waiter.waking.wake(waiter.record, now - waiter.since)
 
     def _reserve(self, waiter: _Waiter) -> None:
         """Reserve a place for the record's next attempt."""
@@ -233,7 +227,7 @@ class Gate:
         line: deque[_Waiter] = deque()
         for waiter in self._line:
             if waiter.until is not None and now >= waiter.until - _EARLY:
-                self._wake(waiter, now)  # without a place: it is tried, room or not
+                waiter.waking.wake(waiter.record, now - waiter.since)  # without a place: it may find no room again
             elif waiter.waking.is_waiting(waiter.record):
                 line.append(waiter)
         self._line = line
@@ -296,8 +290,7 @@ def _release_places(record: AnyRecord) -> Sequence[Gate]:
 
 
 def _reserve_places(waiter: _Waiter, gates: Sequence[Gate]) -> bool:
-    """Reserve a place at each gate in order, up to the first full one. Returns whether there was one at the first gate,
-    the turn."""
+    """Reserve a place at each gate, up to the first full one. Returns whether the first gate, the turn, had one."""
     for gate in gates:
         if not gate._has_room:
             return gate is not gates[0]
@@ -306,7 +299,6 @@ def _reserve_places(waiter: _Waiter, gates: Sequence[Gate]) -> bool:
 
 
 def name_woken(record: AnyRecord) -> None:
-    """Let gates know that this record's attempt runs in this context. Only a record that was parked may have reserved
-    places."""
+    """Name the record whose attempt runs in this context. Only records that were parked have reserved places."""
     if record._parks:
         _WOKEN.set(record)

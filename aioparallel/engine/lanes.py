@@ -132,8 +132,7 @@ class StaleLanes:
         return True
 
     def end(self, record: AnyRecord) -> AnyRecord | None:
-        """A started record of a dropped source has ended. Return the head of the lane that waited for it and may start
-        now."""
+        """End a started record of a dropped source. Return the head of the lane that waited and may start now."""
         source = record._source
         name = self._names[source.name]
         head = name.closed.pop(record._lane, None)

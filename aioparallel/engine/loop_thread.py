@@ -388,8 +388,7 @@ class ThreadedFlow(Generic[T, R]):
             self._asked = True
 
     async def _end(self, error: BaseException) -> None:
-        """End the flow. Returns when nothing of it runs any more. Several callers may wait for the same end, and each
-        may be cancelled."""
+        """End the flow, and wait until nothing of it runs. Several callers may wait, and each may be cancelled."""
         self._lost(error)
         if self._closing is None:
             self._closing = self._thread._loop.create_task(self._flow.close())

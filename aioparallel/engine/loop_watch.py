@@ -42,17 +42,16 @@ __all__ = ["LoopWatch"]
 _TURN: Final = 16
 # For so many seconds after a blockage a turn has one record.
 _WARY: Final = 5.0
-# A handler waits for so many turns at most in which the watch notes no ping.
+# A handler that waits for an overdue turn to end goes on after so many turns without a ping.
 _MISSED_TURNS: Final = 4
 # Seconds that the thread has to end.
 _JOIN: Final = 0.5
-# The most seconds by which the clock of a real loop differs from the monotonic clock: uvloop's does not advance while
-# the loop is blocked.
+# Seconds by which a real loop's clock may be off: uvloop's does not advance while the loop is blocked.
 _SAME_CLOCK: Final = 60.0
 
 
 class LoopWatch:
-    """Get it with :meth:`of`.
+    """The watch of one event loop. Get it with :meth:`of`.
 
     The loop's thread writes the members and the time of the last turn. The watching thread writes everything else.
     """

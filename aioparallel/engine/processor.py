@@ -5,6 +5,7 @@ The fetcher feeds it with records from Kafka, ``flow.py`` with any other items.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import time
@@ -64,6 +65,7 @@ class Processor:
         log: FailureLog | None = None,
         turns: MakeTurnQueue = round_robin,
     ) -> None:
+        self._loop = asyncio.get_running_loop()
         self._drains = Drains()
         # The bound on parked records is checked before starts. All records in flight may fail afterwards and be parked
         # as well, so it is lower by their number.
@@ -130,8 +132,7 @@ class Processor:
         return self.scheduler.assembler is not None
 
     def set_no_more_input(self, source: Source, no_more_input: bool) -> None:
-        """Set whether the source brings no more records until some of its records start or end. If so, its batches do
-        not wait."""
+        """Set whether the source brings nothing until some of its records start or end, so batches need not wait."""
         assembler = self.scheduler.assembler
         if assembler is not None and no_more_input is not source.no_more_input:
             assembler.set_no_more_input(source, no_more_input)
@@ -144,7 +145,7 @@ class Processor:
 
     def time(self) -> float:
         """The loop's time. Any thread may call this."""
-        return self._pool.time()
+        return self._loop.time()
 
     @property
     def oldest(self) -> tuple[AnyRecord, float] | None:

@@ -54,8 +54,7 @@ class RetryQueue:
         heapq.heapify(self._heap)
 
     def due(self, now: float, at_most: int = sys.maxsize) -> list[AnyRecord]:
-        """Remove and return due records in the order of their times. Records with the same time stay together, so there
-        may be more than ``at_most``."""
+        """Remove and return due records in order. Records with one time stay together, even beyond ``at_most``."""
         taken: list[AnyRecord] = []
         last = -math.inf
         while self._heap and (first := self._heap[0][0]) <= now and (len(taken) < at_most or first == last):

@@ -304,7 +304,7 @@ class Scheduler:
             return
         if not record._parks:
             record._parks = history_of(record).idle_parks = 1
-        self.counters.park(record)
+        self._parking.enter(record)
 
     def put_back_together(self, call: Call) -> None:
         """Make all records of a call ready again, with the same attempt."""
@@ -384,7 +384,7 @@ class Scheduler:
             self._end_stopped(record, source, None)
             return False
         record._parks += 1
-        self.counters.park(record)
+        self._parking.enter(record)
         return True
 
     def unpark(self, record: AnyRecord) -> None:
@@ -407,8 +407,7 @@ class Scheduler:
             self._turns.join(source)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
-        """Apply an outcome if the source drains, ignore it if the source is dropped (I6). The record was removed from
-        in flight or producing before."""
+        """Apply an outcome if the source drains; ignore it if the source is dropped (I6)."""
         record._next = None
         if source.dropped:
             self.counters.dropped += 1

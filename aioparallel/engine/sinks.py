@@ -15,8 +15,7 @@ from aioparallel.records import Record
 __all__ = ["Abandoned", "DeadLetterSink", "DeliveryListener", "Done", "NoOutputs", "Offered", "OutputSink", "Unfit"]
 
 Done = Callable[[Record[Any, Any], Exception | None], None]
-"""Called as ``done(record, None)`` when the record is stored, else as ``done(record, error)``. An :class:`Unfit` error
-is not final."""
+"""``done(record, None)`` means that it is stored; an :class:`Unfit` error in place of None is not final."""
 
 
 class Offered(enum.Enum):
@@ -29,8 +28,7 @@ class Offered(enum.Enum):
 
 
 class DeliveryListener(Protocol):
-    """Receives the delivery results: one for each record that a sink has taken, later or within the call of
-    :meth:`OutputSink.deliver`."""
+    """Receives one result for each record that a sink has taken, later or within :meth:`OutputSink.deliver`."""
 
     def delivered(self, records: Sequence[Record[Any, Any]]) -> None:
         """All outputs of these records are acknowledged. The records of a whole batch come together."""
@@ -79,8 +77,7 @@ class OutputSink(Protocol):
         listener: DeliveryListener,
         together: Sequence[Record[Any, Any]] = (),
     ) -> None:
-        """Send outputs, even without capacity. ``together``: all records from which they were made, if there are
-        several."""
+        """Send outputs, even without capacity. ``together``: the records that they come from, if there are several."""
 
 
 class DeadLetterSink(Protocol):

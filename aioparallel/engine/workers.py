@@ -156,10 +156,6 @@ class WorkerPool:
         now = self._loop.time()
         return [stuck for worker in self._workers.values() if (stuck := worker.stuck(now)) is not None]
 
-    def time(self) -> float:
-        """The loop's time. Any thread may call this."""
-        return self._loop.time()
-
     @property
     def oldest(self) -> tuple[AnyRecord | Call, float] | None:
         """The record or call that has run longest, and for how many seconds. The time may be a few hundred microseconds
@@ -172,8 +168,7 @@ class WorkerPool:
         return oldest.record, perf_counter() - oldest.since
 
     async def close(self, timeout: float) -> list[AnyRecord | Call]:
-        """End all workers within ``timeout`` seconds. Running handlers are cancelled. Returns the records of those that
-        still run."""
+        """Cancel all handlers and end the workers. Returns the records that still run after ``timeout`` seconds."""
         self._closing = True
         if self._watch is not None:
             self._watch.close()
@@ -191,8 +186,7 @@ class WorkerPool:
         return [worker.record for worker in self._workers.values() if worker.record is not None]
 
     async def leave(self, timeout: float) -> list[LeftBehind]:
-        """After :meth:`close`: cancel the handlers that still run a second time. The event loop does not wait for those
-        that ignore this as well."""
+        """After :meth:`close`: cancel what still runs again. The loop does not wait for handlers that ignore this."""
         for task in list(self._workers):
             task.cancel()
         if self._workers:

@@ -23,8 +23,7 @@ class Admission(Protocol):
         """Take records, ascending by offset. Returns how many bytes they add to the buffer."""
 
     def waiting(self) -> tuple[int, int]:
-        """Return how many records and bytes count towards ``max_buffered`` but are in the buffer of no current
-        session."""
+        """Return the records and bytes that count towards ``max_buffered`` but are in no session's buffer."""
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
         """Start nothing more of these sessions, and return when their ledgers are final. Running handlers are cancelled

@@ -69,8 +69,7 @@ class AssignedPartitions:
         return [self.sessions[partition] for partition in partitions if partition in self.sessions]
 
     def move_to(self, generation: Generation) -> None:
-        """Move the sessions of this group to the member's new generation. They may commit again, except abandoned
-        ones."""
+        """Move this group's sessions to the new generation, in which all but abandoned ones may commit again."""
         for session in self.sessions.values():
             if session.generation.group == generation.group:
                 session.generation = generation
@@ -88,6 +87,6 @@ class AssignedPartitions:
         session.extend(self._extensions.assigned(session), self._extensions.fail_soon)
         session.rank = self._rank_of(partition)
         if self._targets is not None:
-            # Of a partition that was added after the start nothing is read.
+            # A partition that was added after the start is not read.
             session.target = self._targets.get(partition, 0)
         return session

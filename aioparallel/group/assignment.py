@@ -201,8 +201,7 @@ class Assignment:
     # -- out of range -----------------------------------------------------------------------------------
 
     def reset(self, error: OffsetOutOfRange) -> None:
-        """Move a session whose position is outside the log. Raises the error if ``auto_offset_reset`` is
-        ``"error"``."""
+        """Move a session whose position is outside the log. With ``auto_offset_reset="error"`` the error is raised."""
         session = self._assigned.sessions.get(error.partition)
         if session is None or session.state is not SessionState.OPEN or session.resetting:
             return

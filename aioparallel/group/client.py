@@ -61,11 +61,10 @@ class Committed(NamedTuple):
 
 
 class CommitFault(enum.Enum):
-    """Why the broker did not take the commit of one partition."""
+    """Why the commit of one partition failed."""
 
     RETRIABLE = "retriable"
-    """It may succeed later in the same generation: the coordinator has moved or is loading, no answer came, a rebalance
-    has begun."""
+    """It may succeed later in this generation: coordinator moved or loading, no answer, a rebalance began."""
     METADATA_TOO_LARGE = "metadata too large"
     """The text is longer than the broker's ``offset.metadata.max.bytes``."""
     FENCED = "fenced"
@@ -73,7 +72,7 @@ class CommitFault(enum.Enum):
     REFUSED = "refused"
     """It cannot succeed: not authorised, or the topic is deleted."""
     HELD = "held"
-    """It was not tried: a record has failed for good, and its dead letter is not written yet."""
+    """It was not tried: an output of one of its records was refused, and the record is not dead-lettered yet."""
 
 
 class Fetched(NamedTuple):
@@ -88,8 +87,7 @@ class Fetched(NamedTuple):
     records: Sequence[Record]
     next_offset: int
     leader_epochs: tuple[tuple[int, int], ...] = ()
-    """Pairs of first offset and leader epoch, both ascending, as far as they are known. The first pair may begin below
-    the records."""
+    """Pairs of first offset and leader epoch, both ascending. The first may begin below the records."""
     topic_id: bytes = b""
     """The id of the topic; empty: unknown. A new id means that the topic was deleted and created again."""
     leader_changed: bool = False
@@ -121,8 +119,7 @@ class RebalanceListener(Protocol):
         """
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are gone already (session expired, fenced), so no commit is possible. Empty: the member
-        waits for an assignment."""
+        """These partitions are gone already (session expired, fenced): no commit is possible. May be empty."""
 
     def fenced(self, error: InstanceFenced) -> None:
         """Another process has joined with this member's ``group_instance_id``: this one is no member any more and does
@@ -150,12 +147,11 @@ class Client(Protocol):
         """
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        """Join the group for these topics. Returns at once; the listener gets the assignment. A pattern also matches
-        topics that are created later."""
+        """Join the group; the listener gets the assignment later. A pattern also matches topics created later."""
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
         """Take at most ``quotas[p]`` records from each partition ``p``, and ``most`` in all, in one walk over the
-        fetched data. Partitions that ``most`` leaves out are first in the next walks.
+        fetched data. Partitions that ``most`` leaves out have their turn in the next walks.
 
         Waits until there is data for one of them or :meth:`wake` is called; then the list may be empty. Partitions
         without a quota lose nothing. Those no longer assigned are ignored.
@@ -207,8 +203,7 @@ class Client(Protocol):
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """Return the offset that the next record will get, after records of open transactions as well (the high
-        watermark)."""
+        """Return the high watermark: the offset of the next record, after those of open transactions as well."""
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
         """Return where the records of each leader epoch, and of all earlier ones, end in the log
@@ -219,8 +214,7 @@ class Client(Protocol):
         """
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
-        """Return the id of each topic. A topic that is deleted and created again gets a new id. Topics without a known
-        id are not in the result."""
+        """Return the known ids of these topics. A topic that is deleted and created again gets a new id."""
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
@@ -241,8 +235,7 @@ class Client(Protocol):
         """Return which brokers and partitions can be reached. May be called at any time."""
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
-        """Return the topic's ``cleanup.policy``; None if the cluster does not answer within ``timeout`` seconds. Never
-        raises."""
+        """Return the topic's ``cleanup.policy``; None without an answer within ``timeout`` seconds. Never raises."""
 
     def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from the start of each span to its end, independent of the group: they need not be

@@ -79,8 +79,7 @@ class Committer:
                 await asyncio.wait(waiting)
 
     async def _round(self, waiting: set[asyncio.Task[object]]) -> None:
-        """Commit all sessions. ``waiting``: commits of single groups without an answer, from earlier rounds and after
-        this one."""
+        """Commit all sessions. ``waiting``: commits of single groups that have no answer yet; this changes it."""
         groups = _by_group(self._sessions())
         if len(groups) <= 1 and not waiting:
             await self.commit(self._sessions())
@@ -97,7 +96,7 @@ class Committer:
 
     @property
     def cut_maps(self) -> int:
-        """Maps that did not fit and were cut."""
+        """How many maps did not fit and were cut."""
         return self._sampler.cut_maps
 
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
@@ -150,9 +149,7 @@ class Committer:
         return faults | fenced
 
     async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """Commit the current ledgers of these sessions. Tries again until the loop's time reaches ``deadline``. Refused
-        commits are tried once more, fenced ones are not. Returns the partitions whose commit was not acknowledged, and
-        why."""
+        """Commit the current ledgers, and try again until ``deadline``. Returns whose commits failed, and why."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
         why: dict[TopicPartition, CommitFault] = {}
         refusals: Counter[TopicPartition] = Counter()

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from typing import Any, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 from aioparallel.engine.sinks import DeadLetterSink
 from aioparallel.errors import ConfigurationError
@@ -15,7 +14,7 @@ from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.sessions import Session
 from aioparallel.group.stores import OffsetStore, Positions
 from aioparallel.handlers import Handlers
-from aioparallel.observe.health import Problem
+from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.policies import Transactions
 from aioparallel.records import Outgoing, Record, TopicPartition
@@ -23,6 +22,9 @@ from aioparallel.records import Outgoing, Record, TopicPartition
 __all__ = ["ExtendedOffsets", "ExtendedPositions", "Extensions"]
 
 T = TypeVar("T")
+
+_AT_MOST: Final = 10
+"""Partitions that are told of one by one."""
 
 
 class Extensions:
@@ -45,6 +47,9 @@ class Extensions:
         self._ready = [(one, set[TopicPartition]()) for one in self._with("restore")]  # restored, by each
         self.on_failure: Callable[[BaseException], None] | None = None
         """Ends the run."""
+        # What was not committed when it was asked for last: by whom, why, and in which assignment.
+        self._refusals: dict[TopicPartition, tuple[Extension, CommitFault, int]] = {}
+        self._begun: list[Extension] = []
         self._assignments: Counter[TopicPartition] = Counter()  # and releases, so far
 
     def _with(self, hook: str) -> tuple[Extension, ...]:
@@ -106,18 +111,17 @@ class Extensions:
 
     # -- the run ----------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def started(self) -> AsyncIterator[None]:
-        """Start all, and stop those that were started."""
-        begun: list[Extension] = []
-        try:
-            for one in self.all:
-                if _has(one, "start") or _has(one, "stop"):
-                    begun.append(one)
-                    await one.start()
-            yield
-        finally:
-            await _each_in_turn([one.stop for one in reversed(begun)])
+    async def start(self) -> None:
+        """Start all."""
+        for one in self.all:
+            if _has(one, "start") or _has(one, "stop"):
+                self._begun.append(one)
+                await one.start()
+
+    async def stop(self) -> None:
+        """Stop those that were started, once, whatever one of them raises."""
+        begun, self._begun = self._begun, []
+        await _each_in_turn([one.stop for one in reversed(begun)])
 
     @property
     def work(self) -> list[Callable[[], Any]]:
@@ -193,14 +197,39 @@ class Extensions:
         """Save what belongs to these positions. Returns the partitions that must not be committed.
 
         Each extension gets half of the time that is left until ``ends`` on the loop's clock: some is left for the
-        commit.
+        commit. One that takes all of it is cancelled, and refuses.
         """
         refused: dict[TopicPartition, CommitFault] = {}
         for one in self._saving:
             wanted = {partition: at for partition, at in positions.items() if partition not in refused}
             if wanted:
-                refused |= await one.before_commit(wanted, _left(ends) / 2)
+                found = await self._saved(one, wanted, ends)
+                for partition in wanted:
+                    if self._refusals.get(partition, (None,))[0] is one:
+                        del self._refusals[partition]
+                for partition, fault in found.items():
+                    self._refusals[partition] = one, fault, self._assignments[partition]
+                refused |= found
         return refused
+
+    @staticmethod
+    async def _saved(
+        one: Extension, positions: Mapping[TopicPartition, Committed], ends: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        limit = asyncio.timeout_at(ends)
+        try:
+            async with limit:
+                return await one.before_commit(positions, _left(ends) / 2)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            return dict.fromkeys(positions, CommitFault.RETRIABLE)
+
+    def refusals(self, partitions: Collection[TopicPartition]) -> list[str]:
+        """What extensions do not let be committed of these, when they were asked last."""
+        return [
+            _told(partition, *self._refusals[partition][:2]) for partition in partitions if partition in self._refusals
+        ]
 
     def commit_outputs(self, partition: TopicPartition, committed: Committed) -> list[Outgoing]:
         """What is written in the transaction that commits this."""
@@ -244,7 +273,13 @@ class Extensions:
 
     def problems(self) -> list[Problem]:
         """What somebody should look at."""
-        return [problem for one in self._with("problems") for problem in one.problems()]
+        found = [problem for one in self._with("problems") for problem in one.problems()]
+        silent = [
+            (partition, one, fault)
+            for partition, (one, fault, number) in self._refusals.items()
+            if number == self._assignments[partition] and not _has(one, "problems")
+        ]
+        return found + [Problem(ProblemKind.EXTENSION, _told(*one)) for one in silent[:_AT_MOST]]
 
     def stats(self, found: Stats) -> Stats:
         """The statistics with theirs."""
@@ -311,6 +346,10 @@ class ExtendedOffsets(ExtendedPositions):
 
 def _has(one: Extension, hook: str) -> bool:
     return overrides(one, Extension, hook)
+
+
+def _told(partition: TopicPartition, one: Extension, fault: CommitFault) -> str:
+    return f"{partition}: {type(one).__name__} does not let it be committed ({fault.value})"
 
 
 async def _each_in_turn(calls: Iterable[Callable[[], Any]]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 
 from aioparallel.engine.processor import Processor
 from aioparallel.errors import FetchFailed, OffsetOutOfRange
@@ -15,7 +15,7 @@ from aioparallel.group.client import Client, Fetched
 from aioparallel.group.intake import Plan
 from aioparallel.group.priorities import Planner
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records import TopicPartition
 
 __all__ = ["Fetcher"]
 
@@ -23,8 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class Fetcher:
-    """Plans, fetches and admits. ``on_fetched()`` is called after each fetch. ``arrivals``: notes when records arrive;
-    None: not needed."""
+    """Plans, fetches and admits. ``on_fetched()`` is called after each fetch. ``arrivals``: None if not needed."""
 
     def __init__(
         self,
@@ -44,7 +43,7 @@ class Fetcher:
         self._on_fetched = on_fetched
         self._arrivals = arrivals
         self.state = "nothing assigned"
-        self.asked: Collection[TopicPartition] = ()
+        self.requested: Collection[TopicPartition] = ()
         """Partitions that may bring records now."""
 
     def replan(self) -> None:
@@ -57,7 +56,7 @@ class Fetcher:
             sessions = dict(self._assignment.sessions)
             plan = self._planner.plan(list(sessions.values()))
             self.state = plan.state
-            self.asked = plan.quotas.keys()
+            self.requested = plan.quotas.keys()
             self._processor.scheduler.counters.taken_left = plan.starts_until_next
             if self._processor.has_batches:
                 self._input_ended(sessions.values(), plan)
@@ -95,14 +94,11 @@ class Fetcher:
             return
         records, next_offset = fetched.records, fetched.next_offset
         if next_offset > session.target:
-            records, next_offset = _below(records, session.target), session.target
+            records = [record for record in records if record.offset < session.target]
+            next_offset = session.target
         if self._arrivals is not None:
             self._arrivals.read(session)
         wanted = session.register(records, next_offset)
         if session.unreadable is not None:
             self._assignment.unreadable.is_read(session)
         self._planner.saw(len(wanted), self._admission.admit(session, wanted), session.rank)
-
-
-def _below(records: Sequence[Record], target: int) -> Sequence[Record]:
-    return [record for record in records if record.offset < target]

@@ -47,5 +47,5 @@ def next_to_go(waiting: Collection[int], committed: Collection[int], highest: in
 
 
 def awaited(number: int, committed: Collection[int], highest: int) -> int:
-    """The partition that this one waits for, where it may not go yet."""
+    """Return the partition for which this one waits, if it may not be committed yet."""
     return number - 1 if committed else highest

@@ -31,8 +31,7 @@ from aioparallel.records import TopicPartition
 
 __all__ = ["Intake", "Plan"]
 
-# The least number of ready lanes wanted, even with a low max_concurrency: one fetch should bring more than a few
-# records.
+# The least number of ready lanes wanted, so that a fetch brings more than a few records.
 _READY_AT_LEAST = 1_000
 # A partition's reserve, which is not lent to others: one of so many parts of its share.
 _RESERVE_PART = 16
@@ -173,7 +172,7 @@ class Intake:
         wishes = self._wishes(takers, share, worth)
         below, borrowers, without = wishes.below, wishes.borrowers, wishes.without
         quotas: dict[TopicPartition, int] = {}
-        # At least half of the capacity is lent, even if it is too small for all reserves.
+        # At most half of the buffer is reserved, even if all reserves together are larger.
         left = capacity.common
         lent = max(0, left - min(wishes.reserved, capacity.whole // 2)) // len(borrowers) if borrowers else 0
         # If the loans are too small, partitions full of hot keys do not read on. Then the state is "full", although the
@@ -185,9 +184,9 @@ class Intake:
             quotas = dict.fromkeys([session.partition for session in borrowers], lent)
             left -= lent * len(borrowers)
         wanted = sum([missing for _, missing in below])
-        round_robin = left if wanted <= left else max(1, left // len(below))
+        equal = left if wanted <= left else max(1, left // len(below))
         for partition, missing in below:
-            quotas[partition] = min(missing, round_robin)
+            quotas[partition] = min(missing, equal)
         step = self._until_dry(without, capacity) if without or wanted > left else self._step
         state = capacity.full if withheld else "fetching" if quotas else "enough ready"
         return Plan(quotas, capacity.common if quotas else 0, step, state)

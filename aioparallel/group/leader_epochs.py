@@ -47,8 +47,7 @@ class LeaderEpochs:
 
 
 def epoch_of(seen: tuple[tuple[int, int], ...], offset: int) -> int:
-    """Return the epoch of the record at an offset, given :attr:`LeaderEpochs.seen`. For records older than all kept
-    changes it is a later epoch."""
+    """Return the epoch of the record at an offset, or a later one for records older than all in ``seen``."""
     if not seen:
         return UNKNOWN
     return seen[max(0, bisect_right(seen, offset, key=lambda pair: pair[0]) - 1)][1]

@@ -87,28 +87,23 @@ def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sampl
     request unless there are thousands.
     """
     by_generation: dict[Generation, list[Sample]] = {}
-    for one in sorted(samples, key=_has_committed):
+    for one in sorted(samples, key=lambda one: one.session.acknowledged is not None):
         by_generation.setdefault(one.session.generation, []).append(one)
     for generation, group in by_generation.items():
         part: list[Sample] = []
-        room = _REQUEST_BYTES
+        left = _REQUEST_BYTES
         for one in group:
             size = _PARTITION_BYTES + _encoded_size(one.committed.metadata)
-            if part and size > room:
+            if part and size > left:
                 yield generation, part
-                part, room = [], _REQUEST_BYTES
+                part, left = [], _REQUEST_BYTES
             part.append(one)
-            room -= size
+            left -= size
         yield generation, part
 
 
-def _has_committed(one: Sample) -> bool:
-    return one.session.acknowledged is not None
-
-
 def is_large(positions: Iterable[Committed]) -> bool:
-    """Return whether a request with these positions may be too large for the broker. Asked if it fails without a
-    reason."""
+    """Return whether a request with these positions may be too large, if it fails without a reason."""
     return sum(len(committed.metadata.encode()) for committed in positions) > _LARGE_REQUEST
 
 
@@ -130,8 +125,7 @@ class MetadataLimit:
         self._accepted = max(self._accepted, length)
 
     def refused(self, length: int) -> None:
-        """Lower the limit, because a text of this length was too large: to half of it, or to what was accepted
-        before."""
+        """Lower the limit to half of this length, which was too large, or to what was accepted before."""
         if not length:
             return  # an empty text cannot be too large
         if length > self._accepted:

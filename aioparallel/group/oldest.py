@@ -1,5 +1,4 @@
-"""Which records delay the others: the one longest in flight, the one retried for longest, and the first incomplete one
-of each partition."""
+"""Which records delay the others: longest in flight, longest retrying, first incomplete of each partition."""
 
 from __future__ import annotations
 

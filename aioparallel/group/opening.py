@@ -30,16 +30,14 @@ logger = logging.getLogger(__name__)
 
 # Characters of restored metadata after which the event loop gets a turn (a millisecond or two). One map is one step.
 _TURN = 1_000
-# Seconds until positions are read again that the store has not decided.
+# Seconds between two reads of positions that the store has not decided yet.
 _UNDECIDED_PAUSE = 0.05
 # Seconds for a request for the beginnings or ends of several logs. After that, each log is asked for alone.
 _TOGETHER = 2.0
 # Stands for the position of a partition that the store has not decided: it may have one.
 _STORED: Final = Committed(0, "")
-
-
+# After so many tries without an answer from a leader a line is logged. Before that, metadata may just be on its way.
 _LOG_AFTER: Final = 3
-"""After so many tries without an answer of a leader a line is logged: metadata may just be on its way."""
 
 
 class _LogUnknown(TimeoutError):
@@ -47,8 +45,7 @@ class _LogUnknown(TimeoutError):
 
 
 class _ValidEndUnknown(Exception):
-    """It is unknown which part of the logs of these partitions still holds the committed records. Other partitions do
-    not wait for them."""
+    """Which part of these logs still holds the committed records is unknown. Other partitions do not wait."""
 
     def __init__(self, partitions: Sequence[TopicPartition]) -> None:
         super().__init__(partitions)
@@ -99,8 +96,7 @@ class Opener:
         self.unreadable_maps = 0
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._first_ids: dict[str, bytes] = {}
-        """The first id of each topic that this member has seen. A different id means that the topic was created
-        again."""
+        """The first id that this member has seen of each topic. Another id means that it was created again."""
 
     async def open(self, sessions: Sequence[Session]) -> None:
         """Open these sessions. Tries again while there is no answer and the sessions are still current.
@@ -162,44 +158,41 @@ class Opener:
             await asyncio.gather(*opening, return_exceptions=True)
 
     async def _open_once(self, sessions: Sequence[Session]) -> bool:
-        """Open the sessions whose positions are known. Returns whether these are all. Raises TimeoutError and
-        _ValidEndUnknown."""
+        """Open the sessions with known positions. Returns whether these are all. Raises _ValidEndUnknown."""
         # All sessions of a member have the same generation.
         generation = sessions[0].generation
         asked = [session.partition for session in sessions]
         timeout = _TOGETHER if len(asked) > 1 else REQUEST_TIMEOUT
-        # Topic ids are read before the positions. So a position may belong to a newer topic than its id, never to an
-        # older one.
+        # Ids first: a position may then be of a newer topic than the id, but never of an older one.
         ids = await self._ids_of(asked)
         found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
         if self._refuses_resets:
             await self._expect_ends(sessions, found, timeout)
         stored = {partition: committed for partition, committed in found.items() if committed is not None}
         valid = await self._valid_ends(stored)
-        anew = await self._made_anew(found, ids, timeout)
-        await self._go_on(sessions, stored, valid, anew)
+        created_again = await self._created_again(found, ids, timeout)
+        await self._resume(sessions, stored, valid, created_again)
         is_known = True
         if fresh := [session for session in sessions if found.get(session.partition, _STORED) is None]:
-            is_known = await self._start(fresh, anew, timeout)
+            is_known = await self._start(fresh, created_again, timeout)
         if unknown := [partition for partition in stored if partition not in valid]:
             raise _ValidEndUnknown(unknown)
         return is_known and len(found) == len(asked)
 
-    async def _go_on(
+    async def _resume(
         self,
         sessions: Sequence[Session],
         stored: Mapping[TopicPartition, Committed],
         valid: Mapping[TopicPartition, int | None],
-        anew: Mapping[TopicPartition, int],
+        created_again: Mapping[TopicPartition, int],
     ) -> None:
-        """Open the sessions that have a stored position and whose leader has answered which part of the log is
-        valid."""
+        """Open the sessions with a stored position whose leader has answered what of the log is valid."""
         turn = 0
         for session in sessions:
             if session.state is not SessionState.OPENING or session.partition not in valid:
                 continue  # it has gone meanwhile, or its position is not decided, or it has none
             committed = stored[session.partition]
-            self._restore(session, committed, valid[session.partition], anew.get(session.partition))
+            self._restore(session, committed, valid[session.partition], created_again.get(session.partition))
             self.go(session)
             turn += len(committed.metadata)
             if turn > _TURN:
@@ -209,16 +202,16 @@ class Opener:
         self._on_change()
 
     async def _valid_ends(self, stored: Mapping[TopicPartition, Committed]) -> Mapping[TopicPartition, int | None]:
-        """Return up to which offset each log is the one of its committed position; None: the position needs no
-        check."""
+        """Return up to which offset each log holds what was committed; None: the position needs no check."""
         epochs = {p: one.leader_epoch for p, one in stored.items() if one.metadata or one.leader_epoch != UNKNOWN}
         ends = await self._client.valid_ends(epochs, REQUEST_TIMEOUT) if epochs else {}
         return {**{partition: None for partition in stored if partition not in epochs}, **ends}
 
-    async def _start(self, fresh: Sequence[Session], anew: Mapping[TopicPartition, int], timeout: float) -> bool:
-        """Open the sessions without a stored position, or let them wait for their turn. Returns whether these are
-        all."""
-        partitions = [session.partition for session in fresh if session.partition not in anew]
+    async def _start(
+        self, fresh: Sequence[Session], created_again: Mapping[TopicPartition, int], timeout: float
+    ) -> bool:
+        """Open sessions without a stored position, or let them wait for their turn. Returns whether these are all."""
+        partitions = [session.partition for session in fresh if session.partition not in created_again]
         try:
             ends = await self._starts.ends(partitions, timeout)
         except TimeoutError as error:
@@ -234,7 +227,7 @@ class Opener:
             partition = session.partition
             if session.state is not SessionState.OPENING:
                 continue  # it has gone meanwhile
-            if (begins := anew.get(partition)) is not None:
+            if (begins := created_again.get(partition)) is not None:
                 if partition in self._read_before:
                     _, before = self._read_before[partition]
                     known_until = begins - 1 if before is None else before.offset - 1
@@ -257,8 +250,7 @@ class Opener:
         self._open_fresh(starts)
 
     def _open_fresh(self, sessions: Collection[Session]) -> None:
-        """Open sessions at their starts, and commit these. Without that commit, "latest" would skip the records that
-        come before the first commit when the process crashes."""
+        """Open sessions and commit their starts. Without a commit, "latest" would skip records after a crash."""
         for session in sessions:
             self.go(session)
         if sessions:
@@ -293,7 +285,7 @@ class Opener:
         self._topic_ids |= {partition: ids[partition.topic] for partition in partitions if partition.topic in ids}
         return ids
 
-    async def _made_anew(
+    async def _created_again(
         self, found: Mapping[TopicPartition, Committed | None], ids: Mapping[str, bytes], timeout: float
     ) -> Mapping[TopicPartition, int]:
         """Return the partitions whose topic was deleted and created again, with the first offsets of the new logs.
@@ -353,8 +345,7 @@ class Opener:
         session.promised = session.ledger.restored_until
 
     def _truncate(self, session: Session, ledger: Ledger, known_until: int, valid: int, what: str) -> None:
-        """Open with a ledger for a log that has lost committed records. The session is dirty until the new position is
-        committed."""
+        """Set the ledger for a log that has lost committed records. The session is dirty until it is committed."""
         if self._refuses_resets:
             raise PositionOutsideLog(session.partition, known_until + 1)
         if self._is_error:

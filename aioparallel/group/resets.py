@@ -195,8 +195,7 @@ class Resets:
         self._truncations.report(session, known_until, log.valid, ledger.position, what)
 
     def _replace(self, session: Session, ledger: Ledger, topic_id: bytes) -> Session:
-        """Begin a new session, because what was read belongs to another log. Running handlers of the old one are
-        cancelled."""
+        """Begin a new session, because what was read belongs to another log. Its handlers are cancelled."""
         gone, session = session, self._assigned.replace(session)
         self._processor.cancel([gone])
         session.ledger = ledger

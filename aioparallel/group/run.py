@@ -184,13 +184,12 @@ class GroupRun:
             self._fetching.cancel()  # the committer runs until the end
 
     async def commit_now(self) -> None:
-        """Commit what is complete now. Raises NotCommitted if the broker does not acknowledge all of it within
-        ``commit_timeout`` seconds."""
+        """Commit what is complete now. Raises NotCommitted if that takes longer than ``commit_timeout`` seconds."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
         owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
         if owing:
-            raise NotCommitted(self._group_id, reasons(owing), self._committer.trouble())
+            raise NotCommitted(self._group_id, reasons(owing), self._trouble_of(owing))
 
     async def settle(self) -> None:
         """Drain (unless the stop is hurried), commit and drop all sessions. A second call does nothing."""
@@ -204,9 +203,12 @@ class GroupRun:
         drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
         left = list(self._assignment.sessions.values())
-        self._owing = reasons(await self._assignment.settle(left, 0, self._finish))
-        self._trouble = self._committer.trouble()
+        owing = await self._assignment.settle(left, 0, self._finish)
+        self._owing, self._trouble = reasons(owing), self._trouble_of(owing)
         self._state.settle()
+
+    def _trouble_of(self, owing: Collection[TopicPartition]) -> Sequence[str]:
+        return (*self._committer.trouble(), *self._extensions.refusals(owing))
 
     async def _finish(self) -> None:
         try:
@@ -276,7 +278,7 @@ class GroupRun:
         loop, sessions = asyncio.get_running_loop(), self._assignment.sessions
         while True:
             await asyncio.sleep(min(_STALL_INTERVAL, self._options.stalled_after / 4))
-            self._stalls.look([sessions[one] for one in self._fetcher.asked if one in sessions], loop.time())
+            self._stalls.look([sessions[one] for one in self._fetcher.requested if one in sessions], loop.time())
 
     def _changed(self) -> None:
         self._fetcher.replan()
@@ -300,8 +302,7 @@ class GroupRun:
     # -- statistics and health --------------------------------------------------------------------------
 
     def stats(self, outputs: Sequence[BrokerOutputs]) -> Stats:
-        """Return a snapshot. It walks all lanes, so call it a few times a second at most. ``outputs``: of the
-        producer."""
+        """Return a snapshot. It walks all lanes, so it is not for each record. ``outputs``: of the producer."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
         found = stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))

@@ -132,7 +132,10 @@ class Session(Source):
                 left_out = [record.offset for record in records if record.offset not in chosen]
                 self.ledger.complete_all(left_out)
                 for before in self.partition_states[:number]:  # they have selected these records
-                    before.completed_all(left_out)
+                    try:
+                        before.completed_all(left_out)
+                    except Exception as error:
+                        self._state_failed(error)
             records = selected
         return records
 
@@ -149,15 +152,13 @@ class Session(Source):
         self._connect()
 
     def extend(self, states: Sequence[PartitionState], fail: Callable[[BaseException], None]) -> None:
-        """Set the partition states of the extensions. Called before anything is registered. ``fail(error)`` ends the
-        run if one of them raises."""
+        """Set the extensions' states, before anything is registered. ``fail(error)`` ends the run if one raises."""
         self.partition_states = states
         self._fail = fail
         self._connect()
 
     def _state_failed(self, error: Exception) -> None:
-        """End the run, because a state has missed a completed offset. Nothing of the partition may be committed any
-        more."""
+        """End the run and commit nothing more of the partition: the state has missed a completed offset."""
         self.fenced = self.abandoned = True
         self._fail(error)
 
@@ -208,8 +209,7 @@ def _then(
     state: PartitionState,
     failed: Callable[[Exception], None],
 ) -> tuple[Callable[[int], None], Callable[[Sequence[int]], None]]:
-    """Chain the callbacks: the state is called after the ledger, which raises for offsets that were never
-    registered."""
+    """Chain the callbacks. The ledger comes first: it raises for offsets that were never registered."""
 
     def complete(offset: int) -> None:
         first(offset)

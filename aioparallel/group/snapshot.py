@@ -138,7 +138,7 @@ def _held_up(processor: Processor) -> Iterator[Problem]:
         )
 
 
-def _without_room(processor: Processor) -> Iterator[Problem]:
+def _full_gates(processor: Processor) -> Iterator[Problem]:
     for waiting in processor.waiting[:_AT_MOST]:
         if waiting.seconds >= _LONG:
             text = f"{waiting.place}: {waiting.records:,} records wait for it, the first for {waiting.seconds:.0f} s"
@@ -205,7 +205,7 @@ def problems_of(
         )
     yield from processor.shortages.problems()
     yield from _held_up(processor)
-    yield from _without_room(processor)
+    yield from _full_gates(processor)
     for record, reason in list(undelivered.items())[:_AT_MOST]:
         yield Problem(
             ProblemKind.DEAD_LETTER_FAILED,

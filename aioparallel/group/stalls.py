@@ -34,8 +34,7 @@ class _Wait(NamedTuple):
 
 
 class Stalls:
-    """The stalled partitions of one member. ``after``: seconds at one position after which a partition with more to
-    read is reported."""
+    """The stalled partitions of one member. ``after``: seconds without progress before a partition is reported."""
 
     def __init__(self, client: Client, after: float) -> None:
         self._client = client

@@ -58,8 +58,7 @@ class OffsetStore(Positions, Protocol):
 
 
 class BrokerOffsets:
-    """The group's committed offsets: the :class:`OffsetStore` of Kafka itself. The coordinator fences by generation and
-    member."""
+    """Kafka's own :class:`OffsetStore`: the group's committed offsets. The coordinator fences."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

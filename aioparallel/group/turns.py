@@ -1,5 +1,4 @@
-"""Sessions whose first position must be committed after another one's. Each waits for its turn without delaying the
-others."""
+"""Sessions that may commit their first position only after another one's. They do not delay the others."""
 
 from __future__ import annotations
 
@@ -101,8 +100,7 @@ class Turns:
         self._begin(starts)
 
     def _late(self, waits: Mapping[Session, _Wait], seen: TopicPositions) -> set[int]:
-        """Return the partitions that have waited too long and begin out of turn. Logs them, and those that wait for a
-        while."""
+        """Return the partitions that have waited too long and begin out of turn. Logs long waits."""
         now = asyncio.get_running_loop().time()
         late: list[Session] = []
         slow: list[Session] = []

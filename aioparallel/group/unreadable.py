@@ -150,8 +150,7 @@ def _is_named(error: UnreadableBatch, skip: Collection[tuple[str, int, int]]) ->
 
 
 def _behind(spans: list[Span], offset: int) -> list[Span]:
-    """Return the parts of the spans from ``offset`` on. The last span stays even if it is empty, because its end must
-    be reported."""
+    """Return the parts of the spans from ``offset`` on. The last span stays even if empty: its end is reported."""
     left = [Span(max(span.start, offset), span.end) for span in spans if span.end > offset]
     return left or [Span(spans[-1].end, spans[-1].end)]
 

@@ -42,6 +42,8 @@ class TransactionBuilder:
         self._short: dict[Session, int] = {}  # whose map did not fit, and in which batch
         self._left_out: dict[Session, float] = {}  # whose offsets the brokers refuse, and until when
         self._on_probation: set[Session] = set()  # whose offsets were refused last time
+        self._waits: set[Session] = set()  # that extensions did not let be committed last time
+        self._left_behind = 0
         self.count = 0
         """Batches so far."""
         self.is_part = False
@@ -63,6 +65,18 @@ class TransactionBuilder:
         self._left_out[session] = self._loop.time() + _LEFT_OUT
         self._on_probation.add(session)
 
+    def let_wait(self, session: Session, *, is_waiting: bool) -> None:
+        """An extension does not let it be committed, or does again. Outputs that wait for that take no room from those
+        of the others; where they would fill half of the outbox, no more of its records start."""
+        if not is_waiting:
+            self._waits.discard(session)
+            return
+        self._waits.add(session)
+        self._outbox.left_behind(self._left_behind + self._waiting_bytes())
+
+    def _waiting_bytes(self) -> int:
+        return sum([self._waiting.size_of(session) for session in self._waits if not self._is_left_out(session)])
+
     def accepted(self, session: Session) -> None:
         """The brokers have accepted its offsets."""
         self._on_probation.discard(session)
@@ -74,8 +88,9 @@ class TransactionBuilder:
         self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
         self._left_out = {session: until for session, until in self._left_out.items() if not session.dropped}
         self._on_probation = {session for session in self._on_probation if not session.dropped}
+        self._waits = {session for session in self._waits if not session.dropped}
         self._outbox.cutting()
-        left_behind = 0
+        left_behind, is_much = 0, self._waiting_bytes() * 2 > self._options.producing.max_unacknowledged_bytes
         sessions = self._turn_of([session for session in self._member.sessions() if session.may_commit()])
         rooms, left = self._rooms(sessions), float(self._size.bytes)
         for session in sessions:
@@ -93,11 +108,11 @@ class TransactionBuilder:
             one = await self._slice(taken, rooms.get(session, inf), 1 if left > 0 else 0)
             if not session.may_commit():
                 continue  # went while its map was written
-            if session in self._on_probation or len(taken.lanes) > _MANY_LANES:
+            if session in self._on_probation or (is_much and session in self._waits) or len(taken.lanes) > _MANY_LANES:
                 self._sampler.hold_back(session)
             else:
                 self._sampler.note(one.whole, taken.ledger.map, taken.promised)
-            left_behind += one.behind
+            left_behind += 0 if session in self._waits else one.behind
             await self._sampler.wrote(session, one.maps)
             if one.is_short:
                 self._short[session] = self.count
@@ -110,7 +125,8 @@ class TransactionBuilder:
                 self._sampler.acknowledged(one.sample)
             else:
                 slices.append(one)
-        self._outbox.left_behind(left_behind)
+        self._left_behind = left_behind
+        self._outbox.left_behind(left_behind + self._waiting_bytes())
         self.is_part = bool(self._passed_over) or any(one.is_part for one in slices)
         return TransactionBatch([one for one in slices if one.sample.session.may_commit()])
 

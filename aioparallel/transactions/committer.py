@@ -49,6 +49,8 @@ _REST_AFTER_ABORT: Final = 1.0
 """Seconds, at most, until what was aborted is tried again: doubled with each in a row."""
 _REST_AFTER_NOTHING: Final = 0.005
 """The same where there was nothing to commit, though somebody has asked for it."""
+_REST_AFTER_REFUSAL: Final = 0.1
+"""The same where extensions let nothing be committed."""
 _LONG: Final = 5.0
 """Seconds of doubt that somebody should hear of."""
 _MADE_AT_ONCE: Final = 20
@@ -92,6 +94,7 @@ class TransactionCommitter:
         self._sending: Sending | None = None
         self._sent: Sending | None = None
         self._has_slices = True
+        self._is_refused = False  # an extension has refused something last time
         sending_time = policy.transaction_timeout * PART_OF_TIMEOUT
         self._size = TransactionSize(member.options.producing.max_unacknowledged_bytes, sending_time)
         self._builder = TransactionBuilder(outbox, member, self._sampler, self._size)
@@ -188,7 +191,8 @@ class TransactionCommitter:
 
     async def _rest(self) -> None:
         loop = self._loop
-        pause = max(self._sampler.rest, 0.0 if self._has_slices else _REST_AFTER_NOTHING)
+        rest = _REST_AFTER_REFUSAL if self._is_refused else _REST_AFTER_NOTHING
+        pause = max(self._sampler.rest, 0.0 if self._has_slices else rest)
         aborts = self._counters.aborts_in_a_row
         if aborts > 1:
             pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(aborts, 10)))
@@ -203,6 +207,7 @@ class TransactionCommitter:
         """A transaction from its cut to its end; nothing, where there is nothing to say."""
         self._waiting.drop_dropped()
         self._began = self._loop.time()
+        self._is_refused = False
         self._batch = await self._ready(await self._builder.take())
         self._has_slices = bool(self._batch.slices)
         if not self._has_slices:
@@ -222,8 +227,17 @@ class TransactionCommitter:
         ends = self._loop.time() + self._options.commit_timeout
         refused = await self._extensions.before_commit(batch.positions, ends)
         for session in batch.slices:
-            session.fault = refused.get(session.partition, session.fault)
-        return batch.without(refused)
+            fault = refused.get(session.partition)
+            session.fault = fault or session.fault
+            if fault is CommitFault.FENCED:
+                session.fenced = True
+            elif fault is CommitFault.REFUSED:
+                self._builder.refused(session)
+            self._builder.let_wait(session, is_waiting=fault is not None)
+        self.failed_commits += len(refused)
+        self._is_refused = bool(refused)
+        gone = {session.partition for session in batch.slices if not session.may_commit()}
+        return batch.without(refused.keys() | gone)
 
     async def _drive(self) -> None:
         """Ask until there is nothing to ask."""

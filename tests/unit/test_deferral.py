@@ -166,7 +166,7 @@ async def test_defer_once_an_attempt() -> None:
     """A second call would leave the first handle without meaning."""
     record = Record("t", 0, 0)
     record.defer(1)
-    with pytest.raises(ConsumerStateError, match="once an attempt"):
+    with pytest.raises(ConsumerStateError, match="once in an attempt"):
         record.defer(1)
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.delivery.producer import PendingOutput, Producer
-from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
+from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
 from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.group.unreadable import read_past
@@ -314,7 +314,7 @@ class Redeliverer:
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
         letter = Letter(origin, self._group_id, count + 1, failure, failure, "")
         letter_headers = write_letter(tuple(with_count(record.headers, None)), letter)
-        return sent_letter(self._topics.dead_letter, record.raw_value, record.raw_key, letter_headers)
+        return SentLetter(self._topics.dead_letter, record.raw_value, record.raw_key, letter_headers)
 
     def _is_gone(self, place: TopicPartition, offset: int) -> None:
         """Another must not be sent in its place."""

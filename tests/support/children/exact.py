@@ -35,7 +35,7 @@ def freeze(consumer: ParallelConsumer[Any, Any], place: str) -> None:
     def stop() -> None:
         nonlocal is_over
         is_over = True
-        coordinators = [node for (kind, _), node in producer._cluster._coordinators.items() if kind == 1]
+        coordinators = [node for (kind, _), node in producer._brokers._coordinators.items() if kind == 1]
         print("frozen", *coordinators, flush=True)
         os.kill(os.getpid(), signal.SIGSTOP)
 

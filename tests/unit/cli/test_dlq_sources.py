@@ -14,7 +14,7 @@ from aioparallel.cli.dlq.selecting import DeadLetter
 from aioparallel.cli.dlq.sources import Sources
 from aioparallel.delivery.first_places import first_place
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
-from aioparallel.delivery.shrinking import sent_letter, smaller
+from aioparallel.delivery.shrinking import SentLetter, smaller
 from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import Fetched
 from aioparallel.records import Failure, Headers, Origin, Outgoing, Record, TopicPartition
@@ -33,7 +33,7 @@ def cut_record(
     """A letter of the record of "orders" at offset 0, without its largest part."""
     failure = Failure(1000.0, "app.Refused", "no")
     letter = Letter(Origin("orders", 0, 0, 5), "billing", 3, failure, failure, "Traceback: here")
-    sent = sent_letter(TOPIC, value, key, write_letter(own, letter))
+    sent = SentLetter(TOPIC, value, key, write_letter(own, letter))
     for _ in range(steps):
         less = smaller(sent, "drop_value")
         assert less is not None

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from aioparallel.delivery.letters import LeftOut, Letter, original_headers, read_letter, write_letter
-from aioparallel.delivery.shrinking import SentLetter, is_cut, sent_letter, smaller
+from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
 from aioparallel.policies import TooLargeLetters
 from aioparallel.records import Failure, Headers, Origin, Outgoing, Record
 
@@ -19,7 +19,7 @@ OWN: Headers = (("trace", b"abc"), ("none", None))
 def letter_of(value: bytes | None, key: bytes | None = b"key", own: Headers = OWN) -> SentLetter:
     failure = Failure(1000.0, "ValueError", "no good")
     letter = Letter(Origin("orders", 3, 17, 5), "billing", 3, failure, failure, "Traceback: here")
-    return sent_letter("dlq", value, key, write_letter(own, letter))
+    return SentLetter("dlq", value, key, write_letter(own, letter))
 
 
 def record_of(letter: Outgoing) -> Record:

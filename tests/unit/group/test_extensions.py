@@ -15,13 +15,16 @@ from aioparallel import (
     ConfigurationError,
     Extension,
     FailurePolicy,
+    NotCommitted,
     Options,
     Outgoing,
     ParallelConsumer,
     PartitionState,
     Problem,
     ProblemKind,
+    Producing,
     Record,
+    RecordStopped,
     Reject,
     RetryLater,
     RetryPolicy,
@@ -634,3 +637,194 @@ async def test_a_consumer_without_a_producer_has_none_in_its_context() -> None:
     assert (context.producer, context.plain_producer(), context.client) == (None, None, client)
     assert (context.is_running(), tuple(context.partitions())) == (False, ())
     assert context_of(Options(), GROUP, client, None).group_id == context.group_id
+
+
+async def test_nothing_is_committed_that_a_state_does_not_know_to_be_left_out() -> None:
+    """The state of the first raises when it hears of a record that the second leaves out."""
+
+    class FailingState(PartitionState):
+        def completed(self, offset: int) -> None:
+            raise LookupError("completed")
+
+    class Failing(Extension):
+        def assigned(self, session: Session) -> PartitionState:
+            return FailingState()
+
+    class Leaving(Extension):
+        def assigned(self, session: Session) -> PartitionState:
+            return Only()
+
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    with pytest.raises(LookupError, match="completed"):
+        async with consumer_of(broker, Failing(), Leaving(), until="end") as consumer:
+            await consumer.run(nothing)
+    assert not committed(broker)
+
+
+async def test_all_is_committed_before_an_extension_is_stopped_also_after_a_failure() -> None:
+    broker, calls = broker_of(), list[str]()
+    for n in range(3):
+        broker.append("t", b"1", key=b"%d" % n, partition=0)
+
+    async def handle(record: Record[Any, Any]) -> None:
+        if record.offset == 2:
+            await asyncio.sleep(0.2)
+            raise Reject("no")
+
+    stops = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="stop")
+    consumer = consumer_of(broker, Noting(calls), commit_interval=5, value_deserializer=int, failures=stops)
+    with pytest.raises(RecordStopped):
+        async with consumer:
+            await consumer.run(handle)
+    assert committed(broker) == 2
+    assert calls.count("stop") == 1
+    assert calls[-3:] == ["released", "stop", "close"]
+
+
+async def test_what_ended_the_run_is_raised_though_stop_raises_too() -> None:
+    class Failing(Extension):
+        async def stop(self) -> None:
+            raise LookupError("stop")
+
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    stops = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="stop")
+    with pytest.raises(RecordStopped):
+        async with consumer_of(broker, Failing(), failures=stops) as consumer:
+            await consumer.run(rejecting)
+
+
+async def test_the_producer_is_closed_though_an_extension_raises_in_close() -> None:
+    class Failing(Extension):
+        async def close(self) -> None:
+            raise LookupError("close")
+
+    class Stopping(InMemoryProducer):
+        stopped = 0
+
+        async def stop(self, timeout: float) -> None:
+            self.stopped += 1
+            await super().stop(timeout)
+
+    broker = broker_of()
+    producer = Stopping(broker)
+    consumer = ParallelConsumer(
+        "t",
+        group_id=GROUP,
+        client=InMemoryClient(broker, GROUP),
+        producer=producer,
+        extensions=[Failing()],
+        until="end",
+    )
+    with pytest.raises(LookupError):
+        async with consumer:
+            await consumer.run(nothing)
+    assert producer.stopped == 1
+
+
+class Hanging(Extension):
+    """Never answers."""
+
+    async def before_commit(
+        self, positions: Mapping[TopicPartition, Committed], timeout: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        await asyncio.Event().wait()
+        return {}
+
+
+@pytest.mark.parametrize("commits", [None, Transactions(interval=0.05)], ids=["group", "transactions"])
+@pytest.mark.parametrize("one", [Refusing, Hanging])
+async def test_health_and_errors_tell_which_extension_lets_nothing_be_committed(
+    commits: Transactions | None, one: type[Extension]
+) -> None:
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    extension = Refusing(P0) if one is Refusing else one()
+    consumer = consumer_of(broker, extension, **({} if commits is None else {"commits": commits}))
+    async with consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await asyncio.sleep(60)
+        (problem,) = consumer.health().problems
+        assert (problem.kind, problem.message.split(" does")[0]) == (ProblemKind.EXTENSION, f"t-0: {one.__name__}")
+        with pytest.raises(NotCommitted, match=f"{one.__name__} does not let it be committed"):
+            await consumer.commit_now()
+        consumer.stop()
+        await running
+    assert not consumer.health().problems
+
+
+async def test_outputs_that_an_extension_holds_take_no_room_from_other_partitions() -> None:
+    broker = broker_of(2)
+    for partition in (0, 1):
+        for n in range(300):
+            broker.append("t", b"x", key=b"%d" % n, partition=partition)
+
+    async def handle(record: Record) -> Outgoing:
+        return Outgoing("out", b"y" * 10_000)
+
+    refusing = Refusing(P0)
+    few = Producing(max_unacknowledged_bytes=100_000)
+    async with consumer_of(broker, refusing, commits=Transactions(interval=0.05), producing=few) as consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        async with asyncio.timeout(60):
+            await until(lambda: committed(broker, P1) == 300)
+        assert consumer.stats().succeeded < 400  # what waits is bounded
+        refusing.is_full = False
+        async with asyncio.timeout(60):
+            await until(lambda: committed(broker, P0) == 300)
+        consumer.stop()
+        await running
+    assert len([one for one in broker.records("out") if one.value]) == 600
+
+
+@pytest.mark.parametrize(
+    ("fault", "seconds"), [(CommitFault.RETRIABLE, 6), (CommitFault.REFUSED, 0.5), (CommitFault.FENCED, 0.5)]
+)
+async def test_a_transaction_that_is_refused_at_the_end_is_tried_with_pauses(
+    fault: CommitFault, seconds: float
+) -> None:
+    asked: list[float] = []
+    loop = asyncio.get_running_loop()
+
+    class Never(Extension):
+        async def before_commit(
+            self, positions: Mapping[TopicPartition, Committed], timeout: float
+        ) -> Mapping[TopicPartition, CommitFault]:
+            asked.append(loop.time())
+            return dict.fromkeys(positions, fault)
+
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    began = loop.time()
+    with pytest.raises(NotCommitted):
+        async with consumer_of(broker, Never(), commits=Transactions(interval=0.05), until="end") as consumer:
+            await consumer.run(nothing)
+    assert loop.time() - began < seconds
+    assert len(asked) <= 60
+
+
+async def test_a_partition_that_goes_while_extensions_save_aborts_no_transaction() -> None:
+    broker, saving = broker_of(2), asyncio.Event()
+    for partition in (0, 1):
+        broker.append("t", b"1", partition=partition)
+
+    class Slow(Extension):
+        async def before_commit(
+            self, positions: Mapping[TopicPartition, Committed], timeout: float
+        ) -> Mapping[TopicPartition, CommitFault]:
+            saving.set()
+            await asyncio.sleep(1)
+            return {}
+
+    async with consumer_of(broker, Slow(), commits=Transactions(interval=0.05)) as consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await saving.wait()
+        assert consumer._engine is not None
+        consumer._engine.lost([P0])
+        await until(lambda: committed(broker, P1) == 1)
+        transactions = consumer.stats().transactions
+        assert transactions is not None
+        assert transactions.aborted == 0
+        consumer.stop()
+        await running

@@ -171,6 +171,6 @@ def test_a_partial_of_a_function_of_this_program_is_refused(monkeypatch: pytest.
     monkeypatch.setattr(sys.modules["__main__"], "shout", shout, raising=False)
     for given in (partial(map, shout), partial(partial(sorted, key=shout), reverse=True)):
         with pytest.raises(
-            ConfigurationError, match="belongs to this program, which a worker that it is sent to is not"
+            ConfigurationError, match="belongs to this program, which the worker it is sent to does not run"
         ):
             parallel_map(in_processes(given), schema="n int")

@@ -209,7 +209,7 @@ async def test_a_killed_member_is_waited_for(broker: InMemoryBroker) -> None:
         running = asyncio.ensure_future(dead.run(copy))
         await until(lambda: broker.transactions.pending("g", [T0]))
         dead._client.crash()  # type: ignore[attr-defined]
-        dead._producer._cluster._call = nothing_leaves  # type: ignore[union-attr]
+        dead._producer._brokers._call = nothing_leaves  # type: ignore[union-attr]
         running.cancel()
         await asyncio.wait([running])
         for member in list(broker.group("g").members):
