@@ -15,15 +15,26 @@ And its engine without Kafka, over any items: :func:`parallel_map`.
 
 from typing import TYPE_CHECKING
 
-from aioparallel.batches import Batch, batches
-from aioparallel.blocking.threads import in_threads
-from aioparallel.coordinates import source_headers
-from aioparallel.deferral import Deferral
+from aioparallel.config.extension import ConsumerContext, Extension, PartitionState
+from aioparallel.config.handling import CallNext, Handling, Ordering
+from aioparallel.config.options import Options
+from aioparallel.config.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy, Transactions
+from aioparallel.config.security import Security, Token
+from aioparallel.config.state import State
 from aioparallel.delivery.results import Result
-from aioparallel.engine.flow import FlowStats, Outcome
-from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
-from aioparallel.engine.work import OnError, Work
-from aioparallel.errors import (
+from aioparallel.engine.flow.flow import FlowStats, Outcome
+from aioparallel.engine.flow.loop_thread import LoopThread, ThreadedFlow
+from aioparallel.engine.flow.work import OnError, Work
+from aioparallel.group.client import CommitFault, Committed
+from aioparallel.handlers.batches import Batch, batches
+from aioparallel.handlers.blocking.threads import in_threads
+from aioparallel.handlers.resources import resource
+from aioparallel.mapping import ParallelMap, parallel_map
+from aioparallel.observe.health import Health, Problem, ProblemKind
+from aioparallel.observe.record_logging import RecordFilter, name_records
+from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
+from aioparallel.records.deferral import Deferral
+from aioparallel.records.errors import (
     AioparallelError,
     AuthenticationFailed,
     BadStatus,
@@ -77,23 +88,12 @@ from aioparallel.errors import (
     UnreadableRow,
     WorkCancelled,
 )
-from aioparallel.extension import ConsumerContext, Extension, PartitionState
-from aioparallel.group.client import CommitFault, Committed
-from aioparallel.handling import CallNext, Handling, Ordering
-from aioparallel.keyed_state import State
-from aioparallel.mapping import ParallelMap, parallel_map
-from aioparallel.observe.health import Health, Problem, ProblemKind
-from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
-from aioparallel.options import Options
-from aioparallel.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy, Transactions
-from aioparallel.record_logging import RecordFilter, name_records
-from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
-from aioparallel.resources import resource
-from aioparallel.security import Security, Token
+from aioparallel.records.record import Failure, Origin, Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.source_headers import source_headers
 
 if TYPE_CHECKING:
-    from aioparallel.blocking.processes import in_processes
     from aioparallel.consumer import ParallelConsumer
+    from aioparallel.handlers.blocking.processes import in_processes
 
 __version__ = "0.1.0"
 
@@ -211,7 +211,7 @@ def __getattr__(name: str) -> object:
         globals()[name] = ParallelConsumer
         return ParallelConsumer
     if name == "in_processes":  # multiprocessing
-        from aioparallel.blocking.processes import in_processes  # noqa: PLC0415
+        from aioparallel.handlers.blocking.processes import in_processes  # noqa: PLC0415
 
         globals()[name] = in_processes
         return in_processes

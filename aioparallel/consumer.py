@@ -13,36 +13,32 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-from aioparallel.binding import HandlerContext, bind_handlers
-from aioparallel.blocking.guard import refuse_in_import_of_main
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
-from aioparallel.deduplication.deduplication import Deduplication
+from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.config.option_docs import takes_options
+from aioparallel.config.options import Options, PlainFields, checked_text, checked_topics
+from aioparallel.config.policies import Transactions
 from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.delivery.retry_topics import RetryTopics, origin_topic
 from aioparallel.delivery.topics_read import left_out, topics_read
-from aioparallel.engine.gates import name_woken
-from aioparallel.engine.other_threads import ask_on
-from aioparallel.engine.own_loop import own_runner
+from aioparallel.engine.outcomes.gates import name_woken
 from aioparallel.engine.sinks import OutputSink
-from aioparallel.engine.waiting import to_the_end, unless
-from aioparallel.errors import (
-    BrokerUnreachable,
-    ClientError,
-    ConfigurationError,
-    ConsumerStateError,
-    HandlerNotStopped,
-    TopicNotFound,
-)
-from aioparallel.event_loop import collecting_quickly, stopping_signals
-from aioparallel.extension import ConsumerContext, Extension
+from aioparallel.event_loop.left_behind import LeftBehind
+from aioparallel.event_loop.loop import collecting_quickly, stopping_signals
+from aioparallel.event_loop.other_threads import ask_on
+from aioparallel.event_loop.own_loop import own_runner
+from aioparallel.event_loop.waiting import to_the_end, unless
 from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import RunState
-from aioparallel.handlers import (
+from aioparallel.handlers.binding import HandlerContext, bind_handlers
+from aioparallel.handlers.blocking.main_guard import refuse_in_import_of_main
+from aioparallel.handlers.resources import Resources
+from aioparallel.handlers.stack import (
     Handlers,
     HandlersOf,
     Stack,
@@ -50,17 +46,21 @@ from aioparallel.handlers import (
     check_middleware,
     handler_stack,
 )
-from aioparallel.left_behind import LeftBehind
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
-from aioparallel.option_docs import takes_options
-from aioparallel.options import Options, PlainFields, checked_text, checked_topics
-from aioparallel.policies import Transactions
-from aioparallel.records import K_co, Record, TopicPartition, V_co
-from aioparallel.resources import Resources
-from aioparallel.state.keyed_state import KeyedState
-from aioparallel.transactions import TransactionalCommits, TransactionalProducer, is_transactional
-from aioparallel.user_errors import text_of
+from aioparallel.persistence.dedup.deduplication import Deduplication
+from aioparallel.persistence.state.keyed_state import KeyedState
+from aioparallel.persistence.transactions import TransactionalCommits, TransactionalProducer, is_transactional
+from aioparallel.records.errors import (
+    BrokerUnreachable,
+    ClientError,
+    ConfigurationError,
+    ConsumerStateError,
+    HandlerNotStopped,
+    TopicNotFound,
+)
+from aioparallel.records.record import K_co, Record, TopicPartition, V_co
+from aioparallel.records.user_errors import text_of
 
 __all__ = ["ParallelConsumer"]
 
@@ -95,7 +95,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
     For type checkers the class is generic: the handler's record has the types that the deserializers return, or bytes
     and None without them. (A record without key or value has None there in any case.)
 
-    The constructor checks everything; it raises :class:`~aioparallel.errors.ConfigurationError`. A consumer runs once,
+    The constructor checks everything; it raises :class:`~aioparallel.ConfigurationError`. A consumer runs once,
     on one event loop. Only :meth:`run_sync` installs signal handlers.
     """
 
@@ -135,7 +135,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._delivery = Delivery(self._producer, self.options, self._group_id, output_sink, letters)
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
-        """What handlers open for themselves: :class:`~aioparallel.binding.BindableHandler`."""
+        """What handlers open for themselves: :class:`~aioparallel.handlers.binding.BindableHandler`."""
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
 
@@ -302,8 +302,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
     async def run(self, handler: HandlersOf[K_co, V_co]) -> None:
         """Run ``handler`` on every record, or by topic: ``run({"orders": f, "refunds": g})``.
 
-        A handler is an ``async def`` function of a :class:`~aioparallel.records.Record`. It returns None, or what is to
-        be produced: an :class:`~aioparallel.records.Outgoing` or an iterable of them; or it yields them. The record is
+        A handler is an ``async def`` function of a :class:`~aioparallel.Record`. It returns None, or what is to
+        be produced: an :class:`~aioparallel.Outgoing` or an iterable of them; or it yields them. The record is
         complete when the brokers have acknowledged all of them. If the handler raises, ``failures`` decides.
 
         A handler must be declared ``async def``, itself or below a partial, a method, ``__call__`` or
@@ -430,7 +430,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         (:func:`aioparallel.event_loop.quick_collections`).
 
         Handlers that ignore their cancellation are left behind with the loop. When everything else is done,
-        :class:`~aioparallel.errors.HandlerNotStopped` names them and their current lines.
+        :class:`~aioparallel.HandlerNotStopped` names them and their current lines.
         """
         check_handlers(handler)  # before anything is connected
         self._state.expect_new()

@@ -11,18 +11,18 @@ from time import perf_counter
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from aioparallel.blocking.guard import refuse_in_import_of_main
-from aioparallel.callables import check_arguments
-from aioparallel.engine.feeding import feed
-from aioparallel.engine.flow import Flow, FlowStats, Outcome, raisable
-from aioparallel.engine.waiting import to_the_end
-from aioparallel.engine.work import Label, OnError, Work
-from aioparallel.errors import ConfigurationError, ConsumerStateError
-from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
-from aioparallel.left_behind import leave_behind
-from aioparallel.policies import RetryPolicy, is_async
-from aioparallel.resources import Resources
-from aioparallel.user_errors import repr_of
+from aioparallel.config.callables import check_arguments
+from aioparallel.config.handling import Handling, Middleware, Resource, check_choice, check_time
+from aioparallel.config.policies import RetryPolicy, is_async
+from aioparallel.engine.flow.feeding import feed
+from aioparallel.engine.flow.flow import Flow, FlowStats, Outcome, raisable
+from aioparallel.engine.flow.work import Label, OnError, Work
+from aioparallel.event_loop.left_behind import leave_behind
+from aioparallel.event_loop.waiting import to_the_end
+from aioparallel.handlers.blocking.main_guard import refuse_in_import_of_main
+from aioparallel.handlers.resources import Resources
+from aioparallel.records.errors import ConfigurationError, ConsumerStateError
+from aioparallel.records.user_errors import repr_of
 
 __all__ = ["ParallelMap", "parallel_map"]
 
@@ -76,7 +76,7 @@ def parallel_map(
     that the others wait for. The last item read and the results of running handlers may exceed it. None: items are
     counted, not measured.
     ``timeout``: seconds for each attempt, which is then cancelled and fails with
-    :class:`~aioparallel.errors.HandlerTimeout`.
+    :class:`~aioparallel.HandlerTimeout`.
     ``retry``: when a failed item is tried again; None: one attempt. Other items with its key wait meanwhile.
     ``on_error``: what an item's final failure does: ``"raise"`` cancels the others and raises its error, ``"emit"``
     yields an outcome with the ``error``, ``"skip"`` logs a line and leaves the item out.

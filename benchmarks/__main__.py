@@ -19,8 +19,8 @@ from rich.console import Console
 from rich.markdown import Markdown
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AioparallelError
 from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from benchmarks import blocks, pages, plots, report
 from benchmarks.cases import GROUPS, Case, chosen, sets

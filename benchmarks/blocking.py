@@ -21,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from aioparallel import in_processes, in_threads, parallel_map
-from aioparallel.blocking.threads import InThreads
+from aioparallel.handlers.blocking.threads import InThreads
 from benchmarks import standalone
 from benchmarks.kept import Row, Tables
 

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AioparallelError
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import AioparallelError
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import OrderChecker
 from aioparallel.testing.event_log import Event, EventKind, replay
 from benchmarks.evidence import Evidence, Integers

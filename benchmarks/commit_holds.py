@@ -17,15 +17,15 @@ from random import Random
 from typing import Final, NamedTuple
 
 from aioparallel.clients import AiokafkaClient
-from aioparallel.engine.scheduler import Scheduler
-from aioparallel.errors import InstanceFenced
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import Generation
 from aioparallel.group.committer import Committer
+from aioparallel.group.offset_stores import BrokerOffsets
 from aioparallel.group.sessions import Session
-from aioparallel.group.stores import BrokerOffsets
 from aioparallel.offsets import Ledger, decode_offset_map
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.loop_holds import Hold, LoopHolds
 
 __all__ = ["Holds", "commit_holds", "full_ledgers", "ledger_of"]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing.processes.child import Child
 from benchmarks.answers import Watch, run_of, unbelievable
 from benchmarks.cases import Case

@@ -40,7 +40,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.event_loop.loop import loop_factory, quick_collections
 from aioparallel.testing.event_log import EventKind, EventLog
 from aioparallel.testing.processes.parent import tell
 

@@ -24,8 +24,8 @@ import asyncpg
 from aiokafka import AIOKafkaConsumer
 
 from aioparallel import Ordering, ParallelConsumer, batches
-from aioparallel.errors import AioparallelError
-from aioparallel.event_loop import quick_collections
+from aioparallel.event_loop.loop import quick_collections
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
 from benchmarks import standalone

@@ -10,7 +10,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing.event_log import (
     KIND_SHIFT,
     OFFSET_MASK,

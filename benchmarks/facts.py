@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
 
-from aioparallel.errors import JavaNotFound
 from aioparallel.jvm.java_runtime import find_java
+from aioparallel.records.errors import JavaNotFound
 
 __all__ = ["Facts", "gather", "without_git_variables"]
 

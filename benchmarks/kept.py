@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks.facts import Facts
 
 __all__ = ["GOALS", "Kept", "Row", "Tables", "read", "write"]

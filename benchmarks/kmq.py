@@ -19,7 +19,7 @@ from typing import Any, Final
 import uvloop
 
 from aioparallel import Outgoing, ParallelConsumer, Record
-from aioparallel.event_loop import quick_collections
+from aioparallel.event_loop.loop import quick_collections
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill

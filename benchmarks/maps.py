@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from random import Random
 from typing import Any, Final
 
-from aioparallel.event_loop import quick_collections
+from aioparallel.event_loop.loop import quick_collections
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.offsets.encoding import DENSE, Formats
 from aioparallel.offsets.java.java_formats import JAVA_FORMATS

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 
 __all__ = ["RESULTS", "ROOT", "differences", "pages", "without_blocks", "write"]
 

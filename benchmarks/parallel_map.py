@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from aioparallel import parallel_map
-from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.event_loop.loop import loop_factory, quick_collections
 from benchmarks import standalone
 from benchmarks.kept import Row, Tables
 
@@ -80,9 +80,9 @@ async def mapped(case: Case, handle: Handler) -> int:
 
 async def engine(case: Case, handle: Handler) -> int:
     """The engine without outcomes: the cost of a consumer's records in it."""
-    from aioparallel.handling import Ordering  # noqa: PLC0415
-    from aioparallel.options import Options  # noqa: PLC0415
-    from aioparallel.records import Record  # noqa: PLC0415
+    from aioparallel.config.handling import Ordering  # noqa: PLC0415
+    from aioparallel.config.options import Options  # noqa: PLC0415
+    from aioparallel.records.record import Record  # noqa: PLC0415
     from tests.support.engine.process import process  # noqa: PLC0415
 
     total = 0

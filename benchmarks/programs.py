@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import AioparallelError
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.maven import Artifact
 from aioparallel.jvm.programs import run_program
+from aioparallel.records.errors import AioparallelError
 
 __all__ = ["CONTESTANTS", "PEERS", "ROOT", "Contestant", "PeerMissing", "Workshop", "find_peers"]
 

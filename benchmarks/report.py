@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, get_args
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks.cases import CASES, GROUPS, REMARKS
 from benchmarks.facts import Facts
 from benchmarks.intervals import Interval

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AioparallelError
 from aioparallel.offsets import decode_offset_map
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import AioparallelError
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.event_log import EventKind
 from benchmarks.cases import Case
 from benchmarks.checks import check_commits, check_events, check_lives

@@ -25,12 +25,12 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from aioparallel import ParallelConsumer, Record, batches
-from aioparallel.batches import Batch
-from aioparallel.errors import AioparallelError
-from aioparallel.event_loop import quick_collections
-from aioparallel.stores.sql import SqlStore
-from aioparallel.stores.sql.opened import Opening
-from aioparallel.stores.sql.schema import Schema
+from aioparallel.event_loop.loop import quick_collections
+from aioparallel.handlers.batches import Batch
+from aioparallel.persistence.sql import SqlStore
+from aioparallel.persistence.sql.opened import Opening
+from aioparallel.persistence.sql.schema import Schema
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
 from benchmarks import kept, standalone

@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from aioparallel.errors import AioparallelError
-from aioparallel.event_loop import loop_factory
+from aioparallel.event_loop.loop import loop_factory
 from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.records.errors import AioparallelError
 from benchmarks import blocks, pages
 from benchmarks.facts import gather
 from benchmarks.kept import Kept, Row, Tables, write

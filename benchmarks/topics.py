@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 
 __all__ = ["Topics"]
 

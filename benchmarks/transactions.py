@@ -26,13 +26,13 @@ from aiokafka import TopicPartition as KafkaPartition
 
 from aioparallel import Outgoing, ParallelConsumer, Record, Transactions
 from aioparallel.clients import AiokafkaTransactionalProducer
-from aioparallel.event_loop import quick_collections
+from aioparallel.event_loop.loop import quick_collections
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.persistence.transactions.pending_outputs import Entry
+from aioparallel.persistence.transactions.sending_outputs import Sending
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
-from aioparallel.transactions.sending import Sending
-from aioparallel.transactions.waiting import Entry
 from benchmarks import standalone
 from benchmarks.cpu import cpu_seconds
 from benchmarks.kept import Row, Tables

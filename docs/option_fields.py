@@ -10,9 +10,9 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from aioparallel.config.option_docs import Option, options_of
+from aioparallel.config.options import Options
 from aioparallel.http.handler import HttpHandler, http_handler
-from aioparallel.option_docs import Option, options_of
-from aioparallel.options import Options
 
 __all__ = ["modules", "write"]
 

@@ -36,10 +36,7 @@ from aioparallel import (
     in_threads,
     parallel_map,
 )
-from aioparallel.http import Cache, Request, http_handler
-from aioparallel.http.handler import HttpHandler
-from aioparallel.observe.stats import StateStats, TransactionStats
-from aioparallel.option_docs import (
+from aioparallel.config.option_docs import (
     Option,
     Undocumented,
     attribute_docstrings,
@@ -47,6 +44,9 @@ from aioparallel.option_docs import (
     options_of,
     options_taken,
 )
+from aioparallel.http import Cache, Request, http_handler
+from aioparallel.http.handler import HttpHandler
+from aioparallel.observe.stats import StateStats, TransactionStats
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy

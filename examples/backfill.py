@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from aioparallel.spark import parallel_map
 from aioparallel.spark.backfill import FromTopic, ToParquet, backfill
-from aioparallel.spark.jars import kafka_jars
+from aioparallel.spark.connector_jars import kafka_jars
 
 
 def clean(records: DataFrame) -> DataFrame:

@@ -26,7 +26,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel import AioparallelError
 from aioparallel.testing.processes.guarded import GuardedProcess
 
 __all__ = ["PostgresServer", "postgres", "postgres_server"]

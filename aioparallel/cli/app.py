@@ -28,8 +28,8 @@ from aioparallel.cli.console import as_typed, say, say_error
 from aioparallel.cli.dlq.commands import dlq
 from aioparallel.cli.kmq.commands import kmq
 from aioparallel.cli.store.commands import store
-from aioparallel.errors import AioparallelError, ConfigurationError, HandlerNotStopped
-from aioparallel.left_behind import still_running
+from aioparallel.event_loop.left_behind import still_running
+from aioparallel.records.errors import AioparallelError, ConfigurationError, HandlerNotStopped
 
 __all__ = ["app", "main", "run"]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 from cyclopts import Parameter
 
 from aioparallel.cli.console import make_console
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -77,7 +77,7 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     - `aioparallel broker --topic orders:8 --topic orders.dlq`
     - `aioparallel broker --kafka --port 9092 --topic orders:8`
     """
-    from aioparallel.event_loop import stopping_signals  # noqa: PLC0415 - not for help
+    from aioparallel.event_loop.loop import stopping_signals  # noqa: PLC0415 - not for help
 
     console, stop = make_console(), asyncio.Event()
     async with new_broker(options, console) as started:

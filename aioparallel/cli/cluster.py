@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from cyclopts import Group, Parameter
 
 from aioparallel.cli.security import Secure
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["WHERE", "Cluster", "connecting_options", "parse_client_options"]
 
@@ -51,7 +51,7 @@ def _batch(text: str) -> tuple[str, int, int]:
 
 def connecting_options(access: Cluster) -> dict[str, object]:
     """Client options and security options together. Raises ConfigurationError if both set security."""
-    from aioparallel.security.secret import Hidden  # noqa: PLC0415 - not for help
+    from aioparallel.config.security.secret import Hidden  # noqa: PLC0415 - not for help
 
     options, security = parse_client_options(access.client_options), access.secure.security()
     if security is None:

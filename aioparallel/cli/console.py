@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.prompt import Confirm
 from rich.text import Text
 
-from aioparallel.errors import AioparallelError, ConfigurationError
+from aioparallel.records.errors import AioparallelError, ConfigurationError
 
 __all__ = [
     "ExtraMissing",

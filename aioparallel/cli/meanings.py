@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import aioparallel
-from aioparallel.option_docs import attribute_docstrings, described, options_of
+from aioparallel.config.option_docs import attribute_docstrings, described, options_of
 
 __all__ = ["in_class", "means", "of_dataclass"]
 

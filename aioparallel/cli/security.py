@@ -9,8 +9,8 @@ from typing import Annotated, Final, Literal
 from cyclopts import Group, Parameter
 
 from aioparallel.cli.meanings import means, of_dataclass
-from aioparallel.errors import ConfigurationError
-from aioparallel.security import Security
+from aioparallel.config.security import Security
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["Secure"]
 

@@ -6,8 +6,8 @@ import logging
 from typing import Any
 
 from aioparallel.delivery.letters import LeftOut
-from aioparallel.record_logging import coordinates
-from aioparallel.records import Outgoing, Record
+from aioparallel.observe.record_logging import coordinates
+from aioparallel.records.record import Outgoing, Record
 
 __all__ = ["CutLetters"]
 

@@ -16,19 +16,19 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Protocol
 
+from aioparallel.config.policies import DeadLetterFunction, FailurePolicy
 from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, read_letter, write_letter
 from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import DeliveryListener, Done, Unfit
-from aioparallel.errors import HandlerCancelled, ProduceFailed
-from aioparallel.history import failure_of
-from aioparallel.left_behind import ended
-from aioparallel.policies import DeadLetterFunction, FailurePolicy
-from aioparallel.record_logging import coordinates
-from aioparallel.records import Outgoing, Record
-from aioparallel.steady_clock import steady_time
-from aioparallel.user_errors import repr_of
+from aioparallel.event_loop.left_behind import ended
+from aioparallel.event_loop.steady_clock import steady_time
+from aioparallel.observe.record_logging import coordinates
+from aioparallel.records.errors import HandlerCancelled, ProduceFailed
+from aioparallel.records.history import failure_of
+from aioparallel.records.record import Outgoing, Record
+from aioparallel.records.user_errors import repr_of
 
 __all__ = ["DeadLetters", "LetterBox"]
 

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from aioparallel.config.options import Options
+from aioparallel.config.policies import FailurePolicy
 from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.dead_letters import DeadLetters, LetterBox
 from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.sinks import OutputSink
-from aioparallel.errors import ConfigurationError, TopicNotFound
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
-from aioparallel.options import Options
-from aioparallel.policies import FailurePolicy
-from aioparallel.records import Record
+from aioparallel.records.errors import ConfigurationError, TopicNotFound
+from aioparallel.records.record import Record
 
 __all__ = ["Delivery", "failure_topics"]
 

@@ -10,7 +10,7 @@ import zlib
 from typing import Any, Final
 
 from aioparallel.delivery.letters import REPLAYED_ORIGIN, Letter
-from aioparallel.records import Origin, Record
+from aioparallel.records.record import Origin, Record
 
 __all__ = ["checksum_of", "first_place", "replayed_origin"]
 

@@ -29,8 +29,9 @@ missing key is null.
 A header name that is no UTF-8 is written as readable text, for example ``\\xffa``. A replay restores its bytes.
 
 A record that is replayed has none of these headers. It gets ``aioparallel.replayed.origin``
-(:mod:`~aioparallel.delivery.first_places`). If it has coordinates of a source (:mod:`aioparallel.coordinates`), it gets
-two more, so that deduplication does not take it for a copy of a handled record:
+(:mod:`~aioparallel.delivery.first_places`). If it has coordinates of a source
+(:mod:`aioparallel.records.source_headers`), it gets two more, so that deduplication does not take it for a copy of a
+handled record:
 
 ======================================  ==============================================================
 ``aioparallel.replayed``                where the dead letter was: topic, partition and offset
@@ -46,7 +47,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from aioparallel.records import Failure, Headers, Origin, Record, raw_name, readable_name
+from aioparallel.records.record import Failure, Headers, Origin, Record, raw_name, readable_name
 
 __all__ = [
     "ATTEMPTS",

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Sequence
 from functools import partial
 from typing import Any, cast
 
+from aioparallel.config.policies import Producing
 from aioparallel.delivery.outputs import changed_since, outputs_in, size_of, tell
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import DeliveryListener, Offered
-from aioparallel.errors import ProduceFailed
-from aioparallel.policies import Producing
-from aioparallel.records import Outgoing, Produced, Record
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, Record
 
 __all__ = ["Outbox"]
 

@@ -1,6 +1,6 @@
 """Adds digests to the outputs of one call that name the same source. Pure.
 
-Two records of one topic whose headers name the same source are copies for :class:`~aioparallel.policies.Deduplicate`. A
+Two records of one topic whose headers name the same source are copies for :class:`~aioparallel.Deduplicate`. A
 handler may make several outputs from one record, and pass on its headers or add ``source_headers(record)`` to each.
 Deduplication would drop all but one of them. So each gets a header ``src-digest``, made from its key, value and
 headers. Outputs that are equal in all of these are numbered as well. A second call with the same outputs, in any order,
@@ -15,8 +15,8 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from aioparallel.coordinates import Coordinates, coordinates_of, with_digest
-from aioparallel.records import Outgoing
+from aioparallel.records.record import Outgoing
+from aioparallel.records.source_headers import Coordinates, coordinates_of, with_digest
 
 __all__ = ["with_digests"]
 

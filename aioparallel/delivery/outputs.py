@@ -6,12 +6,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, cast
 
+from aioparallel.config.policies import OnProduced
 from aioparallel.delivery.output_names import with_digests
-from aioparallel.errors import InvalidOutput
-from aioparallel.policies import OnProduced
-from aioparallel.records import Outgoing, Produced, Record
-from aioparallel.user_errors import RAISED
-from aioparallel.wording import kind_of
+from aioparallel.records.errors import InvalidOutput
+from aioparallel.records.record import Outgoing, Produced, Record
+from aioparallel.records.user_errors import RAISED
+from aioparallel.records.wording import kind_of
 
 __all__ = ["changed_since", "outputs_in", "size_of", "tell"]
 

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
-from aioparallel.errors import ProduceFailed
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, TopicPartition
 
 __all__ = ["OnDelivered", "PendingOutput", "Producer", "TooLarge"]
 

@@ -9,8 +9,8 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import Abandoned, DeliveryListener, Offered
-from aioparallel.handlers import Handler, coroutine_handler
-from aioparallel.records import Record
+from aioparallel.handlers.stack import Handler, coroutine_handler
+from aioparallel.records.record import Record
 
 __all__ = ["Result", "ResultStream"]
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from aioparallel.config.extension import Extension
 from aioparallel.delivery.due_times import due_at
 from aioparallel.delivery.letters import original_headers, read_letter
-from aioparallel.engine.failures import NotDue
-from aioparallel.extension import Extension
-from aioparallel.history import history_of
-from aioparallel.records import Record
-from aioparallel.steady_clock import steady_time
+from aioparallel.engine.outcomes.failures import NotDue
+from aioparallel.event_loop.steady_clock import steady_time
+from aioparallel.records.history import history_of
+from aioparallel.records.record import Record
 
 __all__ = ["RetryTopics", "origin_topic"]
 

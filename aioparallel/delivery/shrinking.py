@@ -4,7 +4,7 @@ The headers of a dead letter take some hundred bytes, its error texts up to a fe
 limit of its own topic may exceed the limit as a dead letter. Only the brokers know that limit, so a refused dead letter
 is sent again with less in it. The first step removes the error texts. The next steps remove the largest part, most
 often the value, then the next largest. A header names the missing parts and has a checksum of the record. With it,
-``aioparallel dlq`` recognises the complete record in its own topic (:mod:`aioparallel.cli.dlq.sources`).
+``aioparallel dlq`` recognises the complete record in its own topic (:mod:`aioparallel.cli.dlq.whole_records`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from aioparallel.config.policies import TooLargeLetters
 from aioparallel.delivery.first_places import checksum_of
 from aioparallel.delivery.letters import LeftOut, is_of_letter, with_left_out, without_headers, without_texts
-from aioparallel.policies import TooLargeLetters
-from aioparallel.records import Outgoing
+from aioparallel.records.record import Outgoing
 
 __all__ = ["SentLetter", "is_cut", "smaller"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["left_out", "topics_read"]
 

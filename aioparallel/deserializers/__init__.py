@@ -10,8 +10,8 @@ contains no part of the record, because it goes into logs and into the headers o
 
 from __future__ import annotations
 
+from aioparallel.deserializers.json_text import from_json, text
 from aioparallel.deserializers.msgspec_types import msgspec_json, msgspec_msgpack
-from aioparallel.deserializers.plain import from_json, text
 from aioparallel.deserializers.pydantic_types import pydantic_json
 
 __all__ = ["from_json", "msgspec_json", "msgspec_msgpack", "pydantic_json", "text"]

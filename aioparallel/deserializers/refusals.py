@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 _LONGEST = 300
 """Longest message in characters. A type with hundreds of allowed values would fill log lines."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterable
 from contextvars import Context
 from typing import Any, Final
 
-from aioparallel.history import refuse_undecodable
-from aioparallel.records import Record
+from aioparallel.records.history import refuse_undecodable
+from aioparallel.records.record import Record
 
 __all__ = ["ENDED", "Driver", "Ended", "drive", "resume"]
 

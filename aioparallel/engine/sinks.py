@@ -1,4 +1,5 @@
-"""The interface to the code that sends outputs and dead letters, implemented by ``delivery/`` and ``transactions/``.
+"""The interface to the code that sends outputs and dead letters, implemented by ``delivery/`` and
+``persistence/transactions/``.
 
 A record that a sink has taken is *producing*. The sink reports the result once, later.
 """
@@ -9,8 +10,8 @@ import enum
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
-from aioparallel.errors import InvalidOutput
-from aioparallel.records import Record
+from aioparallel.records.errors import InvalidOutput
+from aioparallel.records.record import Record
 
 __all__ = ["Abandoned", "DeadLetterSink", "DeliveryListener", "Done", "NoOutputs", "Offered", "OutputSink", "Unfit"]
 

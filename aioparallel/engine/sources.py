@@ -9,11 +9,11 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence, Sized
 from typing import TYPE_CHECKING
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 if TYPE_CHECKING:
-    from aioparallel.batches import Batching
-    from aioparallel.engine.batch_assembler import PendingBatch
+    from aioparallel.engine.schedule.batch_assembler import PendingBatch
+    from aioparallel.handlers.batches import Batching
 
 __all__ = ["NO_CEILING", "Mixed", "Source"]
 
@@ -79,9 +79,9 @@ class Source:
         self.complete_all: Callable[[Sequence[int]], None] = _ignore
         self.release: Callable[[int], None] = _ignore
         self.gave_up: Callable[[int], None] = _ignore
-        self.lanes: dict[Hashable, Record] = {}  # the newest record of each lane, by key; see lanes.py
+        self.lanes: dict[Hashable, Record] = {}  # the newest record of each lane, by key; see engine/schedule/lanes.py
         self.ready: deque[Record] = deque()  # heads of lanes, and records without a lane, that may start
-        self.is_queued = False  # whether it is in the queue of those that take turns; see fairness.py
+        self.is_queued = False  # whether it is in the queue of those that take turns; see engine/schedule/fairness.py
         self.rank = 0
         self.buffered = 0
         self.buffered_bytes = 0

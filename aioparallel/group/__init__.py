@@ -23,7 +23,7 @@ Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; t
     fetcher.py          plans, fetches, admits
     arrivals.py         when records arrived, by this process's clock
     admission.py        how fetched records reach the engine, and when they are complete
-    stores.py           the interface to where positions are stored
+    offset_stores.py           the interface to where positions are stored
     extensions.py       all extensions of a consumer, called together
     committing.py       the interface to what writes positions
     offset_commits.py   what is to be committed, in which requests                 pure

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from aioparallel.engine.processor import Processor
+from aioparallel.engine.run.processor import Processor
 from aioparallel.group.sessions import Session
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 __all__ = ["Admission", "AtOnce"]
 

@@ -12,10 +12,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final, NamedTuple
 
+from aioparallel.event_loop.steady_clock import steady_time
 from aioparallel.group.client import Client
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.records import Record
-from aioparallel.steady_clock import steady_time
+from aioparallel.records.record import Record
 
 __all__ = ["Arrival", "ArrivalWatch", "Arrivals", "arrival_of"]
 
@@ -24,7 +24,7 @@ _INTERVAL: Final = 0.25
 
 
 class Arrival(NamedTuple):
-    """Seconds since the epoch, by :data:`~aioparallel.steady_clock.steady_time`."""
+    """Seconds since the epoch, by :data:`~aioparallel.event_loop.steady_clock.steady_time`."""
 
     seen: float
     """When the record was read."""

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.extensions import Extensions
+from aioparallel.group.offset_stores import Positions
 from aioparallel.group.priorities import RankOf, no_rank
 from aioparallel.group.sessions import Session
-from aioparallel.group.stores import Positions
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["AssignedPartitions"]
 

@@ -15,8 +15,9 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
 from typing import Any
 
-from aioparallel.engine.processor import Processor
-from aioparallel.errors import OffsetOutOfRange
+from aioparallel.config.options import Options
+from aioparallel.engine.run.processor import Processor
+from aioparallel.event_loop.left_behind import ended
 from aioparallel.group.admission import Admission
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Client, CommitFault, Fetched, Generation
@@ -28,9 +29,8 @@ from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import Truncations
 from aioparallel.group.unreadable import UnreadablePartitions
-from aioparallel.left_behind import ended
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import OffsetOutOfRange
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Assignment"]
 

@@ -3,7 +3,7 @@
 What a client promises:
 
 * It raises nothing for temporary problems (a leader moves, a coordinator is loading, a connection drops): it logs them,
-  backs off and tries again. It raises a :class:`~aioparallel.errors.ClientError` for all others.
+  backs off and tries again. It raises a :class:`~aioparallel.ClientError` for all others.
 * Every call with a ``timeout`` (seconds) returns or raises within that time, whatever the broker does. When the time is
   up it raises :class:`TimeoutError`.
 * ``fetch`` may be cancelled at any moment without losing records.
@@ -18,9 +18,9 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from aioparallel.errors import InstanceFenced
 from aioparallel.observe.stats import Contact
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = [
     "REQUEST_PAUSE",
@@ -162,7 +162,7 @@ class Client(Protocol):
         and ClientError.
 
         A record that cannot be decoded, in a readable batch, is returned like any other but marked
-        (:func:`~aioparallel.history.make_undecodable`).
+        (:func:`~aioparallel.records.history.make_undecodable`).
         """
 
     def wake(self) -> None:

@@ -15,17 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import CommitStrategy, GroupContext, owed
 from aioparallel.group.extensions import ExtendedOffsets
 from aioparallel.group.offset_commits import MetadataLimit, Sample, ledger_snapshot, requests, sample
+from aioparallel.group.offset_stores import BrokerOffsets, OffsetStore
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
-from aioparallel.group.stores import BrokerOffsets, OffsetStore
 from aioparallel.observe.health import Problem
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Committer", "in_group", "through"]
 

@@ -1,8 +1,8 @@
 """The interface to the component that writes positions.
 
 A committer has one coroutine, and nothing else commits. The usual one (:mod:`aioparallel.group.committer`) writes to an
-:class:`~aioparallel.group.stores.OffsetStore`. Another one writes positions in transactions, together with the outputs
-of handlers.
+:class:`~aioparallel.group.offset_stores.OffsetStore`. Another one writes positions in transactions, together with the
+outputs of handlers.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.offset_commits import MetadataLimit
+from aioparallel.group.offset_stores import Positions
 from aioparallel.group.sessions import Session
-from aioparallel.group.stores import Positions
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import TransactionStats
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["CommitStrategy", "GroupContext", "PositionCommitter", "owed", "reasons"]
 

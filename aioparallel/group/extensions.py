@@ -7,17 +7,17 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
+from aioparallel.config.policies import Transactions
 from aioparallel.engine.sinks import DeadLetterSink
-from aioparallel.errors import ConfigurationError
-from aioparallel.extension import ConsumerContext, Extension, PartitionState, overrides
 from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.offset_stores import OffsetStore, Positions
 from aioparallel.group.sessions import Session
-from aioparallel.group.stores import OffsetStore, Positions
-from aioparallel.handlers import Handlers
+from aioparallel.handlers.stack import Handlers
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import Stats
-from aioparallel.policies import Transactions
-from aioparallel.records import Outgoing, Record, TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Outgoing, Record, TopicPartition
 
 __all__ = ["ExtendedOffsets", "ExtendedPositions", "Extensions"]
 
@@ -289,8 +289,8 @@ class Extensions:
 
 
 class ExtendedPositions:
-    """:class:`~aioparallel.group.stores.Positions` where extensions restore partitions after their positions are read.
-    A partition is taken over when all have restored it."""
+    """:class:`~aioparallel.group.offset_stores.Positions` where extensions restore partitions after their positions are
+    read. A partition is taken over when all have restored it."""
 
     def __init__(self, positions: Positions, extensions: Extensions) -> None:
         self._positions = positions
@@ -300,7 +300,7 @@ class ExtendedPositions:
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed | None]:
-        """See :class:`~aioparallel.group.stores.Positions`."""
+        """See :class:`~aioparallel.group.offset_stores.Positions`."""
         ends = asyncio.get_running_loop().time() + timeout
         before = {partition: self._releases[partition] for partition in partitions}
         found = await self._positions.take_over(partitions, generation, timeout)
@@ -312,18 +312,18 @@ class ExtendedPositions:
         return {partition: found[partition] for partition in ready if self._releases[partition] == before[partition]}
 
     async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.stores.Positions`."""
+        """See :class:`~aioparallel.group.offset_stores.Positions`."""
         return await self._positions.stored(partitions, timeout)
 
     def release(self, partition: TopicPartition) -> None:
-        """See :class:`~aioparallel.group.stores.Positions`."""
+        """See :class:`~aioparallel.group.offset_stores.Positions`."""
         self._releases[partition] += 1
         self._extensions.released(partition)
         self._positions.release(partition)
 
 
 class ExtendedOffsets(ExtendedPositions):
-    """An :class:`~aioparallel.group.stores.OffsetStore` where extensions save before positions are written."""
+    """An :class:`~aioparallel.group.offset_stores.OffsetStore` where extensions save before positions are written."""
 
     def __init__(self, store: OffsetStore, extensions: Extensions) -> None:
         super().__init__(store, extensions)
@@ -332,7 +332,7 @@ class ExtendedOffsets(ExtendedPositions):
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """See :class:`~aioparallel.group.stores.OffsetStore`."""
+        """See :class:`~aioparallel.group.offset_stores.OffsetStore`."""
         if not self._extensions.saves:
             return await self._store.commit(positions, generation, timeout)
         ends = asyncio.get_running_loop().time() + timeout

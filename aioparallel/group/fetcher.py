@@ -6,8 +6,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
 
-from aioparallel.engine.processor import Processor
-from aioparallel.errors import FetchFailed, OffsetOutOfRange
+from aioparallel.engine.run.processor import Processor
 from aioparallel.group.admission import Admission
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assignment import Assignment
@@ -15,7 +14,8 @@ from aioparallel.group.client import Client, Fetched
 from aioparallel.group.intake import Plan
 from aioparallel.group.priorities import Planner
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import FetchFailed, OffsetOutOfRange
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Fetcher"]
 

@@ -23,11 +23,11 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.handling import Ordering
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.handling import Ordering
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Intake", "Plan"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-from aioparallel.engine.processor import Processor
-from aioparallel.engine.scheduler import AnyRecord
+from aioparallel.engine.run.processor import Processor
+from aioparallel.engine.schedule.scheduler import AnyRecord
 from aioparallel.engine.sources import Source
 from aioparallel.observe.stats import InFlight, Retrying
 

@@ -13,16 +13,22 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-from aioparallel.errors import NoCommittedOffset, NoOffsetMap, OffsetMapError, OffsetOutOfRange, PositionOutsideLog
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Committed
 from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
+from aioparallel.group.offset_stores import Positions
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
-from aioparallel.group.stores import Positions
 from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.group.turns import Spawn, Turns
 from aioparallel.offsets import Ledger, decode_offset_map
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import (
+    NoCommittedOffset,
+    NoOffsetMap,
+    OffsetMapError,
+    OffsetOutOfRange,
+    PositionOutsideLog,
+)
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Opener"]
 

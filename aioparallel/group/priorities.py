@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
-from aioparallel.engine.fairness import MakeTurnQueue, round_robin
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.intake import Intake, Plan
 from aioparallel.group.sessions import Session
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["MakePlanner", "Planner", "Priorities", "RankOf", "no_rank"]
 

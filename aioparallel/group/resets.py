@@ -9,8 +9,7 @@ import logging
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from aioparallel.engine.processor import Processor
-from aioparallel.errors import OffsetOutOfRange, PositionOutsideLog
+from aioparallel.engine.run.processor import Processor
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Fetched
 from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
@@ -19,6 +18,7 @@ from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.offsets import Ledger
+from aioparallel.records.errors import OffsetOutOfRange, PositionOutsideLog
 
 __all__ = ["Resets", "differs"]
 

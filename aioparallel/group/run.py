@@ -12,12 +12,13 @@ import re
 from collections.abc import Collection, Coroutine, Mapping, Sequence
 from typing import Any, cast
 
-from aioparallel.engine.failure_log import FailureLog
-from aioparallel.engine.processor import Processor
+from aioparallel.config.options import Options
+from aioparallel.engine.outcomes.failure_log import FailureLog
+from aioparallel.engine.run.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import DeadLetterSink, OutputSink
-from aioparallel.engine.waiting import unless, why_ended
-from aioparallel.errors import FetchFailed, InstanceFenced, NotCommitted
+from aioparallel.event_loop.left_behind import LeftBehind, ended
+from aioparallel.event_loop.waiting import unless, why_ended
 from aioparallel.group.admission import AtOnce
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
@@ -33,13 +34,12 @@ from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stalls import Stalls
-from aioparallel.handlers import Stack
-from aioparallel.left_behind import LeftBehind, ended
+from aioparallel.handlers.stack import Stack
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
-from aioparallel.options import Options
-from aioparallel.records import Record, TopicPartition
-from aioparallel.user_errors import repr_of
+from aioparallel.records.errors import FetchFailed, InstanceFenced, NotCommitted
+from aioparallel.records.record import Record, TopicPartition
+from aioparallel.records.user_errors import repr_of
 
 __all__ = ["GroupRun"]
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import enum
 
-from aioparallel.errors import ConsumerStateError
+from aioparallel.records.errors import ConsumerStateError
 
 __all__ = ["Phase", "RunState"]
 

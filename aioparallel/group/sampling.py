@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING
 from aioparallel.group.offset_commits import MetadataLimit, Sample
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
-from aioparallel.options import Options
 
 __all__ = ["Sampler"]
 

@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from aioparallel.config.extension import PartitionState, overrides
 from aioparallel.engine.sources import Source
-from aioparallel.errors import FetchFailed
-from aioparallel.extension import PartitionState, overrides
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.leader_epochs import LeaderEpochs
 from aioparallel.offsets import Ledger
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import FetchFailed
+from aioparallel.records.record import Record, TopicPartition
 
 if TYPE_CHECKING:
     from aioparallel.group.arrivals import Arrivals

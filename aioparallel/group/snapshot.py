@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from aioparallel.engine.blockages import Blockage
-from aioparallel.engine.lanes import length_from
-from aioparallel.engine.processor import Processor
+from aioparallel.engine.run.processor import Processor
+from aioparallel.engine.schedule.lanes import length_from
 from aioparallel.engine.sources import Source
+from aioparallel.engine.watch.blockages import Blockage
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committing import PositionCommitter
@@ -17,7 +17,7 @@ from aioparallel.group.oldest import first_incompletes, longest_retrying, oldest
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, Contact, LongestLane, PartitionStats, Stats
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 __all__ = ["problems_of", "stats_of"]
 

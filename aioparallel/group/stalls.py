@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from aioparallel.group.client import Client
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Stalls"]
 

@@ -7,12 +7,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping
 from typing import Literal, NamedTuple
 
+from aioparallel.config.options import Options
 from aioparallel.group.client import Client
 from aioparallel.group.first_order import highest_of, is_new
-from aioparallel.group.stores import Positions
-from aioparallel.options import Options
-from aioparallel.record_times import first_timestamp_at
-from aioparallel.records import TopicPartition
+from aioparallel.group.offset_stores import Positions
+from aioparallel.records.record import TopicPartition
+from aioparallel.records.timestamps import first_timestamp_at
 
 __all__ = ["Choice", "Starts", "TopicPositions"]
 

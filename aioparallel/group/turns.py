@@ -12,7 +12,7 @@ from aioparallel.group.client import REQUEST_TIMEOUT
 from aioparallel.group.first_order import awaited, next_to_go
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts, TopicPositions
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Spawn", "Turns"]
 

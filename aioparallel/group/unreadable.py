@@ -14,11 +14,11 @@ from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from typing import Final
 
-from aioparallel.errors import FetchFailed, UnreadableBatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.group.sessions import Session, SessionState
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import FetchFailed, UnreadableBatch
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["UnreadablePartitions", "read_past"]
 

@@ -13,19 +13,19 @@ connections   aiohttp's connector with a limit on idle connections
 httpx_logging  keeps our requests out of httpx's log
 bodies        decodes response bodies and limits their size
 client_errors  errors of clients, without headers, queries and content
-deadlines     the time limit of each request
+request_deadlines     the time limit of each request
 hosts         a limit for each host
 sharing       responses that several records share: single flight, cache
 idempotency   values of the header Idempotency-Key
 ============  ================================================================
 """
 
-from aioparallel.errors import BadStatus, RequestFailed, RequestTimeout
 from aioparallel.http.handler import HttpHandler, http_handler
 from aioparallel.http.requests import Request
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Meaning, Statuses
+from aioparallel.records.errors import BadStatus, RequestFailed, RequestTimeout
 
 __all__ = [
     "BadStatus",

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
-from aioparallel.callables import check_arguments
-from aioparallel.errors import AioparallelError, ConfigurationError, RequestFailed, RequestTimeout
+from aioparallel.config.callables import check_arguments
+from aioparallel.handlers.running_out import out_of_resources
 from aioparallel.http.bodies import Body, check_length
 from aioparallel.http.client_errors import reason_of, was_lost
-from aioparallel.http.deadlines import Deadline, Deadlines
 from aioparallel.http.httpx_logging import SENDING, hide_our_requests
+from aioparallel.http.request_deadlines import Deadline, Deadlines
 from aioparallel.http.requests import Request, has_header, pairs_of, shown
 from aioparallel.http.responses import Response
-from aioparallel.running_out import out_of_resources
-from aioparallel.wording import kind_of
+from aioparallel.records.errors import AioparallelError, ConfigurationError, RequestFailed, RequestTimeout
+from aioparallel.records.wording import kind_of
 
 if TYPE_CHECKING:
     import aiohttp

@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
-from aioparallel.binding import BindableHandler, BoundHandler, HandlerContext
-from aioparallel.callables import check_arguments
-from aioparallel.errors import ConfigurationError, ConsumerStateError
-from aioparallel.handling import check_choice, check_count, check_time
+from aioparallel.config.callables import check_arguments
+from aioparallel.config.handling import check_choice, check_count, check_time
+from aioparallel.config.option_docs import takes_options
+from aioparallel.handlers.binding import BindableHandler, BoundHandler, HandlerContext
+from aioparallel.handlers.resources import resource
 from aioparallel.http.clients import Client, check_client
 from aioparallel.http.requests import Request, check_headers, check_url, origin_of
 from aioparallel.http.session import HttpSession
 from aioparallel.http.sharing import Cache
 from aioparallel.http.statuses import Statuses, check_statuses
-from aioparallel.option_docs import takes_options
-from aioparallel.resources import resource
-from aioparallel.wording import kind_of
+from aioparallel.records.errors import ConfigurationError, ConsumerStateError
+from aioparallel.records.wording import kind_of
 
 __all__ = ["HttpHandler", "http_handler"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aioparallel.engine.gates import Gate, enter_all
+from aioparallel.engine.outcomes.gates import Gate, enter_all
 from aioparallel.http.requests import origin_of
 
 __all__ = ["Hosts"]

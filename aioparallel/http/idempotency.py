@@ -12,7 +12,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from aioparallel.delivery.first_places import first_place
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 __all__ = ["HEADER", "key_of"]
 

@@ -7,9 +7,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import check_time
-from aioparallel.wording import kind_of
+from aioparallel.config.handling import check_time
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.wording import kind_of
 
 __all__ = ["Params", "Request", "check_headers", "check_url", "has_header", "origin_of", "pairs_of", "shown"]
 

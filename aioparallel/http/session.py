@@ -10,9 +10,8 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from aioparallel.binding import HandlerContext
-from aioparallel.engine.gates import Gate, NoRoom, give_back
-from aioparallel.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
+from aioparallel.engine.outcomes.gates import Gate, NoRoom, give_back
+from aioparallel.handlers.binding import HandlerContext
 from aioparallel.http.bodies import ACCEPTED
 from aioparallel.http.clients import ReadLimits, opened
 from aioparallel.http.hosts import Hosts
@@ -21,8 +20,9 @@ from aioparallel.http.requests import Request, check_headers, has_header, origin
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Flight, Flights, ResponseCache, identity_of
 from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
-from aioparallel.records import Record
-from aioparallel.wording import kind_of
+from aioparallel.records.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
+from aioparallel.records.record import Record
+from aioparallel.records.wording import kind_of
 
 if TYPE_CHECKING:
     from aioparallel.http.handler import HttpHandler

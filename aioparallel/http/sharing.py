@@ -8,10 +8,10 @@ from collections.abc import Callable, Coroutine, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from aioparallel.handling import check_count, check_time
+from aioparallel.config.handling import check_count, check_time
+from aioparallel.config.option_docs import documented
 from aioparallel.http.requests import Request, pairs_of
 from aioparallel.http.responses import Response
-from aioparallel.option_docs import documented
 
 __all__ = ["Cache", "Flight", "Flights", "ResponseCache", "identity_of"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import check_choice
+from aioparallel.config.handling import check_choice
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["IF_TOLD", "IF_TOLD_ELSE_REJECT", "Known", "Meaning", "Statuses", "check_statuses", "table_of"]
 

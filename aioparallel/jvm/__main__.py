@@ -8,7 +8,7 @@ Progress goes to standard error, so the output can be used in a command:
   spark-submit --jars "$(python -m aioparallel.jvm)" job.py
   spark-pipelines run --jars "$(python -m aioparallel.jvm)"
 
-In Python: aioparallel.spark.jars.kafka_jars().
+In Python: aioparallel.spark.connector_jars.kafka_jars().
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from aioparallel.errors import JarsMissing, JavaNotFound
 from aioparallel.jvm.sets import JAR_SETS
+from aioparallel.records.errors import JarsMissing, JavaNotFound
 
 __all__ = ["main"]
 

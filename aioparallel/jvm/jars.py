@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
-from aioparallel.errors import JarsMissing
 from aioparallel.jvm import maven
 from aioparallel.jvm.maven import FETCH_TIMEOUT, Artifact
+from aioparallel.records.errors import JarsMissing
 
 __all__ = ["JarSet", "cache_directory"]
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aioparallel.errors import JavaNotFound
+from aioparallel.records.errors import JavaNotFound
 
 __all__ = ["MINIMUM_JAVA", "SPARK_MODULES", "JavaRuntime", "find_java"]
 

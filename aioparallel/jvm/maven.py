@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aioparallel.errors import JarsMissing
 from aioparallel.jvm.java_runtime import find_java
 from aioparallel.jvm.programs import run_program
+from aioparallel.records.errors import JarsMissing
 
 __all__ = ["FETCH_TIMEOUT", "Artifact", "copy_jars", "maven", "pom"]
 

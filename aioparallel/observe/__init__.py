@@ -1,7 +1,9 @@
-"""What a consumer reports about itself, as plain values. ``group/snapshot.py`` fills them in.
+"""What a consumer shows of itself: plain values, which ``group/snapshot.py`` fills in, and log lines that name
+records.
 
 ::
 
-    stats.py    Stats and its parts
-    health.py   Health, and the problems that need attention
+    health.py          The health of a running consumer
+    record_logging.py  which record a log line is about
+    stats.py           Statistics of a consumer
 """

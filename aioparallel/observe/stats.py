@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = [
     "BrokerContact",

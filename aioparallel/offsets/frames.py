@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import zstandard
 
-from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES
+from aioparallel.records.errors import OffsetMapError
 
 __all__ = ["compress_frame", "decompress_frame"]
 

@@ -18,18 +18,18 @@ Three interfaces to one engine::
 What they share::
 
     task.py       runs the rows of one task on the event loop of its Python worker
-    results.py    outcomes to Arrow batches
+    arrow_batches.py    outcomes to Arrow batches
     rows.py       Arrow batches to rows and back; builders.py, leaves.py: arrays with strict checks of types
     ddl.py        parses schemas given as text
     keys.py       keys and names of rows; repartition_by_key
-    unreadable.py rows that Python cannot represent; safe_errors.py: errors that the JVM can receive
+    unreadable_rows.py rows that Python cannot represent; safe_errors.py: errors that the JVM can receive
     limits.py     max_concurrency for a task or for the job
     local.py      run_locally: runs a handler like a task, without Spark
 
 For pipelines, on the driver, imported on first use::
 
     topics.py     read_topic, write_topic, sink_options; headers.py: outgoing, source_headers
-    jars.py       kafka_jars: Spark's Kafka connector
+    connector_jars.py       kafka_jars: Spark's Kafka connector
     checks.py     check: whether a pipeline has what it needs, before it starts
     checkpoints.py  checkpoint_status; ``python -m aioparallel.spark.status``
     progress.py   ProgressListener: progress of streaming queries on the terminal, as values, and as a group's lag
@@ -51,8 +51,8 @@ from aioparallel.spark.values import Row
 if TYPE_CHECKING:
     from aioparallel.spark.checkpoints import CheckpointStatus, checkpoint_status
     from aioparallel.spark.checks import Checked, check
+    from aioparallel.spark.connector_jars import kafka_jars
     from aioparallel.spark.headers import outgoing, source_headers
-    from aioparallel.spark.jars import kafka_jars
     from aioparallel.spark.progress import ProgressListener, QueryProgress
     from aioparallel.spark.topics import read_topic, sink_options, write_topic
 

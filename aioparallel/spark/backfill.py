@@ -19,14 +19,14 @@ from typing import Final, TypeAlias, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.errors import CheckFailed, ConfigurationError
-from aioparallel.policies import is_async
+from aioparallel.config.policies import is_async
+from aioparallel.records.errors import CheckFailed, ConfigurationError
 from aioparallel.spark.checks import Checked, check, other_partitions
 from aioparallel.spark.frame_inputs import check_frame, check_paths
 from aioparallel.spark.headers import ColumnOrName
 from aioparallel.spark.logs import cluster_of, offsets_at, survey
 from aioparallel.spark.parquet_output import Mode, ParquetOutput
-from aioparallel.spark.positions import Position, check_order, ending_options, starting_options
+from aioparallel.spark.topic_positions import Position, check_order, ending_options, starting_options
 from aioparallel.spark.topic_ranges import TopicRange
 from aioparallel.spark.topics import read_topic, topic_names, write_topic
 

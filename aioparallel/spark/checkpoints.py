@@ -21,7 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.logs import survey
 
 __all__ = ["CheckpointStatus", "PartitionStatus", "checkpoint_status"]

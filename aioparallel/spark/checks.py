@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
-from aioparallel.errors import AioparallelError, CheckFailed
 from aioparallel.jvm.java_runtime import MINIMUM_JAVA
+from aioparallel.records.errors import AioparallelError, CheckFailed
 from aioparallel.spark.logs import Log, survey
 from aioparallel.spark.samples import Sampled, misfits
-from aioparallel.spark.sessions import connector_trouble, java_version, task_slots, told
+from aioparallel.spark.spark_session import connector_trouble, java_version, task_slots, told
 from aioparallel.spark.topics import read_topic, topic_names
 
 __all__ = ["Checked", "check", "other_partitions"]

@@ -16,13 +16,14 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StructField, StructType
 
-from aioparallel.batches import BatchHandler
-from aioparallel.engine.flow import Outcome
-from aioparallel.engine.work import Work
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, Middleware, Resource, check_choice, check_time
-from aioparallel.option_docs import describes_like
-from aioparallel.policies import RetryPolicy, is_async
+from aioparallel.config.handling import Handling, Middleware, Resource, check_choice, check_time
+from aioparallel.config.option_docs import describes_like
+from aioparallel.config.policies import RetryPolicy, is_async
+from aioparallel.engine.flow.flow import Outcome
+from aioparallel.engine.flow.work import Work
+from aioparallel.handlers.batches import BatchHandler
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.spark.arrow_batches import EMITTED, Results, emitted
 from aioparallel.spark.builders import builder_of
 from aioparallel.spark.keys import check_holdable, one_lane
 from aioparallel.spark.limits import (
@@ -33,11 +34,10 @@ from aioparallel.spark.limits import (
     with_waits_counted,
 )
 from aioparallel.spark.operator import parallel_map
-from aioparallel.spark.results import EMITTED, Results, emitted
 from aioparallel.spark.rows import arguments_of, type_of
 from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.task import Shipment, check_returns, partition_number
-from aioparallel.spark.unreadable import LaneKey
+from aioparallel.spark.unreadable_rows import LaneKey
 
 __all__ = ["AsyncColumn", "async_udf"]
 

@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 from pyspark.sql import types
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["read_fields", "read_type"]
 

@@ -10,7 +10,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.file_systems import has_jvm, whole_path, without_links
 
 __all__ = ["check_frame", "check_paths"]

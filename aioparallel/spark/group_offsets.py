@@ -18,11 +18,11 @@ from uuid import UUID
 
 import aiokafka.errors as kafka
 
-from aioparallel.clients.aiokafka.errors import deadline, is_passing
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClientError, ClusterChanged
-from aioparallel.event_loop import loop_factory
-from aioparallel.records import TopicPartition
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing
+from aioparallel.event_loop.loop import loop_factory
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClientError, ClusterChanged
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.group_marks import Position, mark_of, stranger
 from aioparallel.spark.group_requests import GroupCoordinator, GroupSettings
 

@@ -26,10 +26,10 @@ from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
 from aioparallel.clients.aiokafka.secure_connection import renewed
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable, ClusterChanged
 from aioparallel.group.client import Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import BrokerUnreachable, ClusterChanged
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.group_marks import Position
 
 __all__ = ["GroupCoordinator", "GroupSettings", "Users"]

@@ -12,7 +12,13 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from aioparallel.coordinates import SOURCE_DIGEST, SOURCE_INDEX, SOURCE_OFFSET, SOURCE_PARTITION, SOURCE_TOPIC
+from aioparallel.records.source_headers import (
+    SOURCE_DIGEST,
+    SOURCE_INDEX,
+    SOURCE_OFFSET,
+    SOURCE_PARTITION,
+    SOURCE_TOPIC,
+)
 from aioparallel.spark.row_names import record_digest, with_places
 
 __all__ = ["ColumnOrName", "outgoing", "source_headers"]

@@ -24,11 +24,11 @@ from pyspark.sql.types import (
     YearMonthIntervalType,
 )
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import check_count
-from aioparallel.policies import is_async
-from aioparallel.spark.sessions import shuffle_partitions
-from aioparallel.spark.unreadable import Unreadable
+from aioparallel.config.handling import check_count
+from aioparallel.config.policies import is_async
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.spark.spark_session import shuffle_partitions
+from aioparallel.spark.unreadable_rows import Unreadable
 from aioparallel.spark.values import Row
 
 __all__ = [

@@ -6,9 +6,9 @@ import dataclasses
 import logging
 from typing import Final
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import check_count
-from aioparallel.policies import RetryPolicy
+from aioparallel.config.handling import check_count
+from aioparallel.config.policies import RetryPolicy
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["DEFAULT_RETRY", "MAX_BUFFERED_BYTES", "calls_per_task", "tell_of_limits", "with_waits_counted"]
 

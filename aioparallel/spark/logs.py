@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 if TYPE_CHECKING:
     from aioparallel.clients.aiokafka import AiokafkaClient

@@ -8,11 +8,12 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructField, StructType
 
-from aioparallel.engine.flow import Outcome
-from aioparallel.engine.work import OnError, Work
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling, Middleware, Resource, check_time
-from aioparallel.policies import RetryPolicy
+from aioparallel.config.handling import Handling, Middleware, Resource, check_time
+from aioparallel.config.policies import RetryPolicy
+from aioparallel.engine.flow.flow import Outcome
+from aioparallel.engine.flow.work import OnError, Work
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.spark.arrow_batches import EMITTED, Results, emitted
 from aioparallel.spark.keys import (
     Key,
     RowLabel,
@@ -32,11 +33,10 @@ from aioparallel.spark.limits import (
     tell_of_limits,
     with_waits_counted,
 )
-from aioparallel.spark.results import EMITTED, Results, emitted
 from aioparallel.spark.rows import RowBuilder, columns_of, rows_of
 from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.task import Shipment, check_returns, partition_number
-from aioparallel.spark.unreadable import LaneKey
+from aioparallel.spark.unreadable_rows import LaneKey
 from aioparallel.spark.values import Row
 
 __all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]

@@ -21,7 +21,7 @@ from urllib.parse import unquote
 
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.file_systems import Files, is_hidden, locate
 
 __all__ = ["Mode", "ParquetOutput"]

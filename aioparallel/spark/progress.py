@@ -30,8 +30,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from rich.console import Console
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.progress_figures import (
     PartitionProgress,
     QueryProgress,

@@ -17,7 +17,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress

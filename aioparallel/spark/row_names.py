@@ -22,7 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructType
 
-from aioparallel.errors import ConfigurationError, Reject
+from aioparallel.records.errors import ConfigurationError, Reject
 from aioparallel.spark.text_options import TextOptions
 from aioparallel.spark.values import Row
 

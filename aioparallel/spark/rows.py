@@ -8,12 +8,12 @@ from typing import Any, Final, Generic, TypeVar, cast
 import pyarrow as pa
 from pyspark.sql.types import DataType, MapType, StructType
 
-from aioparallel.engine.sizes import Sized
-from aioparallel.errors import ConfigurationError
+from aioparallel.engine.flow.sizes import Sized
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.builders import StructBuilder
 from aioparallel.spark.ddl import read_fields, read_type
 from aioparallel.spark.keys import has_collation, parts_of
-from aioparallel.spark.unreadable import Unreadable, readable_parts
+from aioparallel.spark.unreadable_rows import Unreadable, readable_parts
 from aioparallel.spark.values import Row
 
 __all__ = ["Input", "RowBuilder", "arguments_of", "columns_of", "rows_of", "type_of", "values_of"]

@@ -10,7 +10,7 @@ import contextlib
 import traceback
 from collections.abc import Iterator
 
-from aioparallel.errors import TaskFailed
+from aioparallel.records.errors import TaskFailed
 from aioparallel.spark.values import MAX_TEXT, text_of, writable
 
 __all__ = ["safe_errors"]

@@ -22,12 +22,12 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from aioparallel.batches import Batch, BatchHandler
-from aioparallel.engine.sizes import Sized
-from aioparallel.engine.work import Work
-from aioparallel.errors import ConfigurationError, Reject
-from aioparallel.handling import Handling, check_choice
-from aioparallel.policies import RetryPolicy
+from aioparallel.config.handling import Handling, check_choice
+from aioparallel.config.policies import RetryPolicy
+from aioparallel.engine.flow.sizes import Sized
+from aioparallel.engine.flow.work import Work
+from aioparallel.handlers.batches import Batch, BatchHandler
+from aioparallel.records.errors import ConfigurationError, Reject
 from aioparallel.spark.keys import RowLabel, check_hashable, check_readable, key_function, one_lane
 from aioparallel.spark.limits import DEFAULT_RETRY, MAX_BUFFERED_BYTES, calls_per_task, tell_of_limits
 from aioparallel.spark.row_names import Naming, RowNames
@@ -35,7 +35,7 @@ from aioparallel.spark.rows import rows_of
 from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.task import Shipment, check_returns, partition_number
 from aioparallel.spark.text_options import TextOptions
-from aioparallel.spark.unreadable import LaneKey, Unreadable
+from aioparallel.spark.unreadable_rows import LaneKey, Unreadable
 from aioparallel.spark.values import fresh
 
 __all__ = ["AioparallelDataSource", "SinkRow", "Written", "register_sink"]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.spark.checkpoints import CheckpointStatus, checkpoint_status
 
 __all__ = ["main"]

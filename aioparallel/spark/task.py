@@ -22,13 +22,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 from pyspark import TaskContext, cloudpickle
 
-from aioparallel.blocking.processes import InProcesses, leaving_this_program
-from aioparallel.engine.flow import Outcome
-from aioparallel.engine.loop_thread import LoopThread, ThreadedFlow
-from aioparallel.engine.sizes import Sized
-from aioparallel.engine.work import Label, Work
-from aioparallel.errors import ConfigurationError, LoopThreadEnded
-from aioparallel.event_loop import GrowthWatch
+from aioparallel.engine.flow.flow import Outcome
+from aioparallel.engine.flow.loop_thread import LoopThread, ThreadedFlow
+from aioparallel.engine.flow.sizes import Sized
+from aioparallel.engine.flow.work import Label, Work
+from aioparallel.event_loop.loop import GrowthWatch
+from aioparallel.handlers.blocking.processes import InProcesses, leaving_this_program
+from aioparallel.records.errors import ConfigurationError, LoopThreadEnded
 from aioparallel.spark.task_end import TaskEnd, connection_to_jvm
 from aioparallel.spark.values import fresh
 

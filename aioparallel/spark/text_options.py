@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Mapping
 from typing import Any, Final
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Resource, check_time
+from aioparallel.config.handling import Resource, check_time
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.keys import missing_column
 
 __all__ = ["TextOptions"]

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Final, Literal, NamedTuple, TypeAlias
 
-from aioparallel.record_times import first_timestamp_at
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
+from aioparallel.records.timestamps import first_timestamp_at
 from aioparallel.spark.logs import Log
-from aioparallel.spark.positions import Position
+from aioparallel.spark.topic_positions import Position
 
 __all__ = ["TopicRange"]
 

@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.headers import ColumnOrName, outgoing
-from aioparallel.spark.positions import PastTheEnd, Position, check_order, ending_options, starting_options
 from aioparallel.spark.row_names import TOPIC_COLUMNS, has_place
-from aioparallel.spark.sessions import is_connect, naming_the_jars
+from aioparallel.spark.spark_session import is_connect, naming_the_jars
+from aioparallel.spark.topic_positions import PastTheEnd, Position, check_order, ending_options, starting_options
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery

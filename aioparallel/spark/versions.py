@@ -7,7 +7,7 @@ from typing import Final
 
 import pyspark
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["OLDEST", "check_pyspark", "series_of"]
 

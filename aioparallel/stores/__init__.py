@@ -1,6 +1,6 @@
-"""Positions kept elsewhere than in Kafka, beside what handlers write there.
+"""Where positions are kept elsewhere than in Kafka: what users import.
 
 ::
 
-    sql/    a database: positions and results in one transaction
+    sql.py  a database: positions and results in one transaction
 """

@@ -13,7 +13,7 @@ from collections.abc import Collection, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 __all__ = [
     "DeliveryChecker",

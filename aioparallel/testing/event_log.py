@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing.checkers import DeliveryChecker, OrderChecker
 
 __all__ = ["Event", "EventKind", "EventLog", "EventTail", "read_events", "replay"]

@@ -8,7 +8,7 @@ from typing import Any, Final, TypedDict
 
 from confluent_kafka import Producer
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 
 __all__ = ["Message", "fill"]
 

@@ -13,8 +13,8 @@ import os
 import threading
 from collections.abc import Sequence
 
-from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.records.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.testing.brokers.class_archive import prepare
 from aioparallel.testing.brokers.local import LocalKafka
 from aioparallel.testing.brokers.secured import Secured

@@ -148,7 +148,7 @@ def kafka_topic(request: pytest.FixtureRequest, kafka_broker: Broker) -> TopicMa
 
 
 def _running_kafka(config: pytest.Config, brokers: int, secured: Secured | None = None) -> Iterator[LocalKafka]:
-    from aioparallel.errors import BrokerStartError  # noqa: PLC0415 - see the module
+    from aioparallel.records.errors import BrokerStartError  # noqa: PLC0415 - see the module
     from aioparallel.testing.brokers.local import LocalKafka  # noqa: PLC0415 - see the module
 
     kafka = LocalKafka(brokers=brokers, secured=secured, compile_once=True, report=_reporter(config))

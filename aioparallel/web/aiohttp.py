@@ -22,11 +22,11 @@ try:
 except ImportError as error:
     raise ImportError("aioparallel.web.aiohttp needs aiohttp: pip install aiohttp") from error
 
+from aioparallel.config.option_docs import describes_like
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.handlers import HandlersOf
-from aioparallel.option_docs import describes_like
-from aioparallel.process_signals import ENDING, before_the_loops
-from aioparallel.records import K_co, V_co
+from aioparallel.event_loop.process_signals import ENDING, before_the_loops
+from aioparallel.handlers.stack import HandlersOf
+from aioparallel.records.record import K_co, V_co
 from aioparallel.web import answers
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure

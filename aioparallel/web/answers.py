@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from aioparallel.errors import ConsumerStateError
 from aioparallel.observe.stats import LongestLane
-from aioparallel.records import TopicPartition
-from aioparallel.user_errors import repr_of
+from aioparallel.records.errors import ConsumerStateError
+from aioparallel.records.record import TopicPartition
+from aioparallel.records.user_errors import repr_of
 from aioparallel.web.service import ConsumerService
 from aioparallel.web.services import Consumers
 

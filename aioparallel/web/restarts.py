@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from aioparallel.errors import ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced
-from aioparallel.option_docs import documented
-from aioparallel.policies import RetryPolicy
+from aioparallel.config.option_docs import documented
+from aioparallel.config.policies import RetryPolicy
+from aioparallel.records.errors import ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced
 
 __all__ = ["RestartPolicy", "Restarts"]
 

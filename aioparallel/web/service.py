@@ -7,15 +7,15 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Generic, Literal, Self, cast
 
+from aioparallel.config.handling import check_choice
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import ConfigurationError, ConsumerStateError
-from aioparallel.handlers import Handlers, HandlersOf, check_handlers
-from aioparallel.handling import check_choice
+from aioparallel.handlers.stack import Handlers, HandlersOf, check_handlers
 from aioparallel.observe.health import Health
 from aioparallel.observe.stats import Stats
-from aioparallel.records import K_co, V_co
+from aioparallel.records.errors import ConfigurationError, ConsumerStateError
+from aioparallel.records.record import K_co, V_co
 from aioparallel.web.restarts import RestartPolicy, ends_the_process
-from aioparallel.web.signals import end_application
+from aioparallel.web.server_signals import end_application
 from aioparallel.web.supervisor import Supervisor, start_all, stop_all
 
 __all__ = ["ConsumerService", "OnFailure"]

@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import ConfigurationError
-from aioparallel.handlers import HandlersOf
+from aioparallel.handlers.stack import HandlersOf
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
 from aioparallel.web.supervisor import start_all, stop_all

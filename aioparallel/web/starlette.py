@@ -22,10 +22,10 @@ try:
 except ImportError as error:
     raise ImportError("aioparallel.web.starlette needs starlette: pip install starlette") from error
 
+from aioparallel.config.option_docs import describes_like
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.handlers import HandlersOf
-from aioparallel.option_docs import describes_like
-from aioparallel.records import K_co, V_co
+from aioparallel.handlers.stack import HandlersOf
+from aioparallel.records.record import K_co, V_co
 from aioparallel.web import answers
 from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure

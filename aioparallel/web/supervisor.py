@@ -13,15 +13,15 @@ from functools import partial
 from typing import Any, Generic
 
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.engine.waiting import to_the_end, unless
-from aioparallel.errors import ConfigurationError, ConsumerStateError, WorkCancelled
-from aioparallel.handlers import HandlersOf
-from aioparallel.left_behind import LeftBehind
+from aioparallel.event_loop.left_behind import LeftBehind
+from aioparallel.event_loop.process_signals import ENDING, beside_handlers
+from aioparallel.event_loop.waiting import to_the_end, unless
+from aioparallel.handlers.stack import HandlersOf
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
-from aioparallel.process_signals import ENDING, beside_handlers
-from aioparallel.records import K_co, V_co
-from aioparallel.user_errors import text_of
+from aioparallel.records.errors import ConfigurationError, ConsumerStateError, WorkCancelled
+from aioparallel.records.record import K_co, V_co
+from aioparallel.records.user_errors import text_of
 from aioparallel.web.restarts import RestartPolicy, Restarts, can_pass
 
 __all__ = ["Supervisor", "start_all", "stop_all"]

@@ -16,7 +16,7 @@ from typing import Any, Final
 from rich.console import Console
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from benchmarks.cases import Case
 from benchmarks.compare.cases import COMPARED

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks.cases import Case
 from benchmarks.compare.revisions import Revision
 

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks.compare.revisions import Revision
 from benchmarks.contest import Field, Player
 from benchmarks.intervals import Interval, least_rounds, ratio_interval

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks.facts import without_git_variables
 from benchmarks.programs import ROOT
 

@@ -13,9 +13,9 @@ import aioparallel
 from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, batches
 from aioparallel.clients import AiokafkaClient
 from aioparallel.deserializers import from_json
-from aioparallel.errors import ConsumerStateError
 from aioparallel.group.client import Fetched
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConsumerStateError
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.event_log import EventLog
 from aioparallel.testing.processes.parent import tell
 from benchmarks.contestant import Handle, Job, serve

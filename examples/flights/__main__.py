@@ -10,7 +10,7 @@ import sys
 from cyclopts import App
 from rich.console import Console
 
-from aioparallel.errors import AioparallelError, ConfigurationError
+from aioparallel import AioparallelError, ConfigurationError
 from examples.flights.demo import Demo
 from examples.flights.result import Result, show
 from examples.flights.settings import Settings

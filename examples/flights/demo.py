@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from aioparallel.errors import AioparallelError
+from aioparallel import AioparallelError
 from aioparallel.testing.event_log import Event, EventKind, EventTail, read_events
 from aioparallel.testing.processes.child import Child
 from examples.flights.consumers import Job

@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from aioparallel.errors import AioparallelError
+from aioparallel import AioparallelError
 
 __all__ = ["FLIGHTS", "Enrichments", "Flight", "data_directory", "read_flights"]
 

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
-from aioparallel.errors import ConfigurationError
+from aioparallel import ConfigurationError
 from examples.flights.flights import FLIGHTS
 
 __all__ = ["Settings"]

@@ -13,8 +13,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition as Partition
 
+from aioparallel import AioparallelError, BrokerUnreachable
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AioparallelError, BrokerUnreachable
 from aioparallel.testing import EmbeddedBroker, LocalKafka
 from examples.flights.flights import Flight
 

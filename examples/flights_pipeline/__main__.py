@@ -16,7 +16,7 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from aioparallel.errors import AioparallelError
+from aioparallel import AioparallelError
 from aioparallel.event_loop import loop_factory
 from aioparallel.testing.brokers.local import LocalKafka
 from examples.flights.flights import FLIGHTS

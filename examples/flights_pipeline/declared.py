@@ -8,9 +8,9 @@ from pathlib import Path
 
 import yaml
 
-from aioparallel.errors import AioparallelError
+from aioparallel import AioparallelError
 from aioparallel.spark.checkpoints import checkpoint_status
-from aioparallel.spark.jars import kafka_jars
+from aioparallel.spark.connector_jars import kafka_jars
 from examples.flights.progress import Show
 from examples.flights_pipeline.programs import QUICK_START, run_program
 from examples.flights_pipeline.settings import PROJECT, Settings

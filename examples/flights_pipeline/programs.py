@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import AioparallelError
+from aioparallel import AioparallelError
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.testing.processes.guarded import GuardedProcess
 

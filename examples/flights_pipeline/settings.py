@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import ConfigurationError
+from aioparallel import ConfigurationError
 from examples.flights.flights import FLIGHTS, data_directory
 
 __all__ = ["ENRICHED", "PARTITIONS", "PROJECT", "RAW", "SEEN", "WORK", "Settings"]

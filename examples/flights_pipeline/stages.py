@@ -14,7 +14,7 @@ from typing import Final
 
 from rich.console import Console
 
-from aioparallel.errors import ConfigurationError
+from aioparallel import ConfigurationError
 from aioparallel.spark.logs import survey
 from aioparallel.testing.brokers.local import LocalKafka
 from examples.flights.progress import Show, progress

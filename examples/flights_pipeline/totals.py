@@ -13,8 +13,8 @@ from typing import Any
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from aioparallel.coordinates import SOURCE_OFFSET, SOURCE_PARTITION
-from aioparallel.spark.jars import kafka_jars
+from aioparallel.records.source_headers import SOURCE_OFFSET, SOURCE_PARTITION
+from aioparallel.spark.connector_jars import kafka_jars
 from aioparallel.spark.topics import read_topic
 from examples.flights_pipeline.programs import QUICK_START
 from examples.flights_pipeline.settings import ENRICHED, RAW

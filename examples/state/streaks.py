@@ -20,8 +20,16 @@ import logging
 import os
 import signal
 
-from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, RetryPolicy, State, Transactions
-from aioparallel.records import TopicPartition
+from aioparallel import (
+    FailurePolicy,
+    Outgoing,
+    ParallelConsumer,
+    Record,
+    RetryPolicy,
+    State,
+    TopicPartition,
+    Transactions,
+)
 
 SERVERS = os.environ.get("AIOPARALLEL_BOOTSTRAP_SERVERS", "localhost:9092")
 LATE = 30  # minutes

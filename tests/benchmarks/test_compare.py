@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from benchmarks.cases import Case
 from benchmarks.compare import command, instructions, pairs, revisions

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks import pages
 from benchmarks.blocks import figures
 from benchmarks.pages import RESULTS

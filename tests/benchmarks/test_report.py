@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks import plots, report
 from benchmarks.measures import Entry, Result
 from benchmarks.pages import RESULTS

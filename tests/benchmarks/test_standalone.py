@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from benchmarks import blocks, kept, pages, standalone
 from benchmarks.kept import GOALS, Kept, Tables
 

@@ -8,7 +8,7 @@ from zlib import crc32
 import numpy as np
 import pytest
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import EmbeddedBroker
 from benchmarks.cases import CASES, GROUPS, chosen
 from benchmarks.workload import Shape, fill_topic, read_back

@@ -15,9 +15,15 @@ from aiokafka.protocol.admin import (
 
 from aioparallel.clients.aiokafka import admin_internals, internals
 from aioparallel.clients.aiokafka.admin import Admin, create_topic
-from aioparallel.errors import BrokerUnreachable, ClientError, ConfigurationError, ConsumerStateError, TopicNotFound
 from aioparallel.group.client import Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import (
+    BrokerUnreachable,
+    ClientError,
+    ConfigurationError,
+    ConsumerStateError,
+    TopicNotFound,
+)
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import EmbeddedBroker, LocalKafka
 from tests.support.clusters.aiokafka_cluster import serving
 from tests.support.clusters.aiokafka_member import Member, unique

@@ -28,7 +28,7 @@ from aioparallel.clients.aiokafka.connecting import find_broker
 from aioparallel.clients.aiokafka.connector import options_of
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, LoginFailed, _TokenLogin, open_connection
-from aioparallel.security.secret import Password, TokenSource
+from aioparallel.config.security.secret import Password, TokenSource
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from tests.support.waiting import DEADLINE
 

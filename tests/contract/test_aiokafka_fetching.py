@@ -17,9 +17,9 @@ from aiokafka.record.memory_records import MemoryRecords
 
 from aioparallel.clients.aiokafka import fetching
 from aioparallel.clients.aiokafka.fetching import FetchWalk
-from aioparallel.errors import FetchFailed
 from aioparallel.group.client import Fetched, Span
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import FetchFailed
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving

@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from aioparallel.group.client import CommitFault, Committed, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
 from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, unique

@@ -13,11 +13,11 @@ from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchRespons
 
 from aioparallel.clients.aiokafka import offset_messages
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
-from aioparallel.clients.aiokafka.offsets import GroupOffsets
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import NotAuthorized
+from aioparallel.clients.aiokafka.offset_requests import GroupOffsets
 from aioparallel.group.client import CommitFault, Committed, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import NotAuthorized
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
 from tests.support.clusters.aiokafka_member import Member, consumer_of, unique

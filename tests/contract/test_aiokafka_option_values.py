@@ -12,7 +12,7 @@ from aiokafka.abc import AbstractTokenProvider
 
 from aioparallel import ParallelConsumer, Producing
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 TLS = ssl.create_default_context()
 LOGIN: Mapping[str, object] = {"sasl_plain_username": "alice", "sasl_plain_password": "secret"}

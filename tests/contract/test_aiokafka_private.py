@@ -42,8 +42,8 @@ from aiokafka.structs import OffsetAndTimestamp
 from aioparallel.clients.aiokafka import internals, log_noise
 from aioparallel.clients.aiokafka.internals import RawRecord
 from aioparallel.clients.aiokafka.membership import Membership
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, UnreadableBatch
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClientError, FetchFailed, NotAuthorized, UnreadableBatch
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
 from tests.support.clusters.aiokafka_member import Member, consumer_of, coordinator_of, fetcher_of, unique, walk_of

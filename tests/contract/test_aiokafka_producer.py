@@ -25,9 +25,9 @@ from aioparallel.clients.aiokafka import producer_internals
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Headers, Outgoing, Produced
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Headers, Outgoing, Produced
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
 from tests.support.clusters.aiokafka_member import unique

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 
 def settings(

@@ -14,8 +14,8 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from aioparallel.clients import AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AuthenticationFailed, ProduceFailed
-from aioparallel.records import Outgoing
+from aioparallel.records.errors import AuthenticationFailed, ProduceFailed
+from aioparallel.records.record import Outgoing
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_member import unique
 from tests.support.clusters.sender import Sender

@@ -19,8 +19,8 @@ from aioparallel.clients.aiokafka import metadata_updates
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, _MetadataResponse_v13
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClusterChanged, ConfigurationError
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClusterChanged, ConfigurationError
 from tests.support.clusters.aiokafka_member import unique
 from tests.support.waiting import DEADLINE, SLACK, until
 

@@ -13,7 +13,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.connecting import close
 from aioparallel.clients.aiokafka.internals import Consumer
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from tests.support.clusters.aiokafka_member import coordinator_settings, fetch_settings
 
 OPTION = "partition_assignment_strategy"

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka import metadata_updates
-from aioparallel.errors import BrokerUnreachable, ConsumerStateError
+from aioparallel.records.errors import BrokerUnreachable, ConsumerStateError
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving

@@ -17,9 +17,9 @@ from confluent_kafka.admin import (
 
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import AuthenticationFailed, ClientError, NotAuthorized
 from aioparallel.group.client import CommitFault, Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import AuthenticationFailed, ClientError, NotAuthorized
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_member import Member, consumer_of, unique
 from tests.support.clusters.strict_broker import allow, login

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aioparallel.group.client import CommitFault, Committed, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.member import Member
 from tests.support.waiting import until

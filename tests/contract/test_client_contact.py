@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Produced
 from tests.support.clusters.member import Member
 from tests.support.waiting import until

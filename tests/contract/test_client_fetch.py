@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from aioparallel.errors import OffsetOutOfRange
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import OffsetOutOfRange
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Compression, Produced
 from tests.support.clusters.member import Member, values
 

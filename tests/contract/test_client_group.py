@@ -8,7 +8,7 @@ import re
 import pytest
 
 from aioparallel.group.client import CommitFault, Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Produced
 from tests.support.clusters.member import Event, Member, values
 from tests.support.waiting import until

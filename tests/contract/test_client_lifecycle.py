@@ -8,8 +8,8 @@ from time import monotonic
 
 import pytest
 
-from aioparallel.errors import BrokerUnreachable
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import BrokerUnreachable
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Produced
 from tests.support.clusters.member import Member
 

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Produced
 
 

@@ -9,7 +9,7 @@ from contextlib import aclosing
 import pytest
 
 from aioparallel.group.client import Client, Span
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Produced
 
 

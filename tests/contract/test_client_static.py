@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.codes import RETRIABLE, ErrorCode
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import CommitFault, Committed
-from aioparallel.records import TopicPartition
-from aioparallel.transactions import NO_ANSWER, Epoch
+from aioparallel.persistence.transactions import NO_ANSWER, Epoch
+from aioparallel.records.error_codes import RETRIABLE, ErrorCode
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.member import Event, Member
 from tests.support.waiting import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from tests.support.clusters.cluster import Cluster, Produced
 from tests.support.clusters.member import Member, values
 

@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.sender import Sender
 

@@ -7,8 +7,8 @@ from time import monotonic
 
 import pytest
 
-from aioparallel.errors import BrokerUnreachable, ProduceFailed
-from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.records.errors import BrokerUnreachable, ProduceFailed
+from aioparallel.records.record import Outgoing, TopicPartition
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.sender import Sender
 

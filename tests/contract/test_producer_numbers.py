@@ -14,7 +14,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.records.record import Outgoing, TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.memory import ErrorCode, InMemoryBroker
 from aioparallel.testing.memory.produced import Numbers

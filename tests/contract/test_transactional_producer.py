@@ -1,7 +1,7 @@
 """What coordinators answer a producer in transactions: the same on Apache Kafka and on the broker in memory.
 
-The machine of :mod:`aioparallel.transactions.machine` is built on these answers, and the courses in memory are worth as
-much as they are right.
+The machine of :mod:`aioparallel.persistence.transactions.machine` is built on these answers, and the courses in memory
+are worth as much as they are right.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Final
 import pytest
 import pytest_asyncio
 
-from aioparallel.codes import ErrorCode
 from aioparallel.delivery.producer import PendingOutput
-from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import Outgoing, Produced, TopicPartition
-from aioparallel.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets, TransactionalProducer
+from aioparallel.persistence.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets, TransactionalProducer
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, TopicPartition
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.member import Member, values
 

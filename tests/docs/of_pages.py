@@ -153,7 +153,7 @@ _TABLES = (
 GIVEN: Mapping[str, Given] = {
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
-    "aioparallel.keyed_state.State": Given(before="from aioparallel import ParallelConsumer, Record, State\n"),
+    "aioparallel.config.state.State": Given(before="from aioparallel import ParallelConsumer, Record, State\n"),
     "docs/exactly-once.md: Exactly once: Kafka transactions": Given(
         instead={"commits=Transactions(),": 'commits=Transactions(), until="end",'},
         after="print(consumer.stats().transactions.waiting_outputs)\n",
@@ -393,7 +393,7 @@ assert not delivery.lost()
         },
     ),
     "aioparallel": Given(topics={"flights": _FLIGHTS}, ends=10),
-    "aioparallel.batches": Given(
+    "aioparallel.handlers.batches": Given(
         before=_DATABASE,
         after="await consumer.__aexit__(None, None, None)\nprint(database.rows)",
         topics={"flights": _FLIGHTS},

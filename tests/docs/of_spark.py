@@ -107,7 +107,7 @@ def clean(records):
         says="20\n",
     ),
     "aioparallel.spark.column.async_udf": Given(before=_FLIGHTS, after="print(pages.collect()[0].page)", says="None\n"),
-    "aioparallel.spark.jars.kafka_jars": Given(before="from pyspark.sql import SparkSession\n" + _FLIGHTS),
+    "aioparallel.spark.connector_jars.kafka_jars": Given(before="from pyspark.sql import SparkSession\n" + _FLIGHTS),
     "aioparallel.spark.local.run_locally": Given(before=_FLIGHTS),
     "aioparallel.spark.operator.parallel_map": Given(before=_FLIGHTS, after="print(enriched.count())", says="100\n"),
     "aioparallel.spark.progress": Given(

@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from aioparallel import Batch, Record, Reject, batches
-from aioparallel.resources import reach
+from aioparallel.handlers.resources import reach
 from aioparallel.testing import EmbeddedBroker
 from aioparallel.testing.processes.child import Child
 from examples.batch_to_database import TABLE, database, save, saving

@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import EmbeddedBroker
 from aioparallel.testing.processes.child import Child
 from examples.flights.flights import read_flights

@@ -14,7 +14,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.delivery.letters import Letter, write_letter
-from aioparallel.records import Failure, Headers, Origin
+from aioparallel.records.record import Failure, Headers, Origin
 from aioparallel.testing import LocalKafka
 from tests.support.command_line import invoke
 

@@ -12,8 +12,8 @@ import pytest
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import BrokerUnreachable, TopicNotFound
 from aioparallel.offsets import decode_offset_map
+from aioparallel.records.errors import BrokerUnreachable, TopicNotFound
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consume, consumer_of, consuming

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from aioparallel import ConfigurationError, Deduplicate, Record
-from aioparallel.deduplication.chunks import decode_chunk, decode_key
-from aioparallel.deduplication.identities import Mark, RecordIdentity
+from aioparallel.persistence.dedup.chunks import decode_chunk, decode_key
+from aioparallel.persistence.dedup.identities import Mark, RecordIdentity
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail
 from aioparallel.testing.pytest_plugin import TopicMaker

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from aioparallel.cli.dlq.opening import open_topic
+from aioparallel.cli.dlq.dead_letter_topic import open_topic
 from aioparallel.cli.dlq.options import Access
 from aioparallel.testing import LocalKafka
 

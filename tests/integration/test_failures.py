@@ -10,8 +10,8 @@ from aiokafka import AIOKafkaProducer
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
 from aioparallel.delivery.letters import Letter, read_letter, write_letter
-from aioparallel.errors import TopicNotFound
-from aioparallel.records import Failure, Origin
+from aioparallel.records.errors import TopicNotFound
+from aioparallel.records.record import Failure, Origin
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consumer_of, consuming

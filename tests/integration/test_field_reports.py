@@ -13,8 +13,8 @@ from confluent_kafka import Producer
 
 from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Record, RetryPolicy, TopicPartition
 from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.config.options import OptionFields
 from aioparallel.observe.health import ProblemKind
-from aioparallel.options import OptionFields
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consume, consuming

@@ -13,7 +13,7 @@ from confluent_kafka import TopicPartition as Place
 
 from aioparallel import Deduplicate, FailurePolicy, Outgoing, Record, RetryPolicy, TopicPartition, Transactions
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import StateLogTruncated
+from aioparallel.records.errors import StateLogTruncated
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.integration.test_field_reports import plain, unique

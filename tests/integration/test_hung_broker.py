@@ -14,9 +14,9 @@ import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import create_topic
-from aioparallel.errors import InstanceFenced, ProduceFailed
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.errors import InstanceFenced, ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.brokers import coordinator, restore
 from tests.support.kafka.consuming import consumer_of, consuming

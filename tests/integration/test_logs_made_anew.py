@@ -18,8 +18,8 @@ from aioparallel.group.client import Committed, Fetched
 from aioparallel.group.resets import Resets
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import encode_offset_map
-from aioparallel.records import TopicPartition
-from aioparallel.stores.sql import SqlStore
+from aioparallel.persistence.sql import SqlStore
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail
 from aioparallel.testing.pytest_plugin import TopicMaker

@@ -14,9 +14,9 @@ import pytest
 from aioparallel import ClusterChanged, Outgoing, Record, Transactions
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import ProduceFailed
 from aioparallel.group.client import Span
-from aioparallel.records import Produced, TopicPartition
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Produced, TopicPartition
 from aioparallel.spark.group_offsets import GroupCommitter
 from aioparallel.testing import LocalKafka
 from tests.support.forwarder import forwarding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioparallel import Record
-from aioparallel.errors import ClientError
+from aioparallel.records.errors import ClientError
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.consuming import consume, consumer_of, consuming
 from tests.support.waiting import until

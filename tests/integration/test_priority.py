@@ -10,7 +10,7 @@ import pytest
 from aioparallel import Record
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer, priority_group, priority_of, priority_topic
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import Message, fill
 from tests.support.waiting import until

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Record, RetryPolicy, Transactions
-from aioparallel.records import TopicPartition
-from aioparallel.state.increments import decode_increment, decode_place
+from aioparallel.persistence.state.increments import decode_increment, decode_place
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.integration.test_too_large_letters import until_committed

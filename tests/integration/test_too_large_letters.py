@@ -10,10 +10,10 @@ from aiokafka import AIOKafkaProducer
 
 from aioparallel import FailurePolicy, Record, RetryPolicy, Transactions
 from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.config.policies import TooLargeLetters
 from aioparallel.delivery.letters import read_letter
-from aioparallel.policies import TooLargeLetters
 from aioparallel.queues.kmq import KmqConsumer
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.command_line import Ran, invoke

@@ -11,10 +11,10 @@ import pytest
 from aioparallel import FailurePolicy, Record
 from aioparallel.clients import AiokafkaClient
 from aioparallel.delivery.letters import original_headers, read_letter
-from aioparallel.errors import UnreadableBatch
 from aioparallel.group.client import Span
 from aioparallel.observe.health import ProblemKind
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import UnreadableBatch
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.command_line import invoke

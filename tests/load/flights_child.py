@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from aioparallel import Deduplicate, ParallelConsumer, Record
-from aioparallel.coordinates import coordinates_of
-from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.event_loop.loop import loop_factory, quick_collections
+from aioparallel.records.source_headers import coordinates_of
 from examples.flights.lines import appending
 from examples.flights_pipeline.enriching import enricher, weather_handler
 from examples.flights_pipeline.settings import ENRICHED

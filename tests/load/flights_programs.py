@@ -16,7 +16,7 @@ from typing import Final, Self
 import psutil
 
 from aioparallel.clients.aiokafka import AiokafkaClient
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing.processes.child import Child
 from examples.flights_pipeline.declared import run_declared
 from examples.flights_pipeline.settings import Settings

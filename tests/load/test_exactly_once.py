@@ -13,12 +13,12 @@ import pytest
 
 from aioparallel import Outgoing, Record
 from aioparallel.clients import AiokafkaTransactionalProducer
+from aioparallel.persistence.transactions import Epoch
+from aioparallel.persistence.transactions.pending_outputs import Entry
+from aioparallel.persistence.transactions.sending_outputs import Sending
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.processes.child import Child
 from aioparallel.testing.pytest_plugin import TopicMaker
-from aioparallel.transactions import Epoch
-from aioparallel.transactions.sending import Sending
-from aioparallel.transactions.waiting import Entry
 from tests.support.kafka.brokers import coordinator, until_whole
 from tests.support.kafka.filling import fill, fill_numbered, numbered
 from tests.support.kafka.reading import check_numbers, committed, read_all

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 import pytest
 
 from aioparallel import Record
-from aioparallel.coordinates import coordinates_of
+from aioparallel.records.source_headers import coordinates_of
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
 from aioparallel.testing.event_log import read_events
 from examples.flights.service import run_service

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from aioparallel.observe.stats import Stats
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consumer_of, consuming

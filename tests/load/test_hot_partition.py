@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consumer_of, consuming

@@ -14,7 +14,7 @@ from typing import Final
 import psutil
 import pytest
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import LocalKafka, OrderChecker
 from aioparallel.testing.event_log import read_events, replay
 from aioparallel.testing.processes import Child

@@ -9,7 +9,7 @@ import psutil
 import pytest
 
 from aioparallel import parallel_map
-from aioparallel.event_loop import loop_factory, quick_collections
+from aioparallel.event_loop.loop import loop_factory, quick_collections
 
 pytestmark = pytest.mark.slow
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import DeliveryChecker, LocalKafka, OrderChecker
 from aioparallel.testing.loop_holds import Hold, LoopHolds
 from aioparallel.testing.pytest_plugin import TopicMaker

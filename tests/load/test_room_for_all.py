@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from aioparallel.options import OptionFields
-from aioparallel.records import Record
+from aioparallel.config.options import OptionFields
+from aioparallel.records.record import Record
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.kafka.consuming import consumer_of, consuming

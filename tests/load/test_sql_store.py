@@ -15,7 +15,7 @@ from sqlalchemy import text
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
-from aioparallel.stores.sql import SqlStore
+from aioparallel.persistence.sql import SqlStore
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.processes.child import Child
 from aioparallel.testing.pytest_plugin import TopicMaker

@@ -15,7 +15,7 @@ import pytest
 from aioparallel import ParallelConsumer, Record
 from aioparallel.group.client import Committed, Fetched, Span
 from aioparallel.offsets import decode_offset_map
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.processes.child import Child
 from aioparallel.testing.pytest_plugin import TopicMaker

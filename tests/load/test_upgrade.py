@@ -22,7 +22,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from aioparallel.stores.sql import SqlStore
+from aioparallel.persistence.sql import SqlStore
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail
 from aioparallel.testing.pytest_plugin import TopicMaker

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from aioparallel.errors import ClientError, ConsumerStateError, Reject, RetryLater
-from aioparallel.records import Outgoing, Record
+from aioparallel.records.errors import ClientError, ConsumerStateError, Reject, RetryLater
+from aioparallel.records.record import Outgoing, Record
 
 from .truth import Place, Run
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, MutableSet
 from types import ModuleType, SimpleNamespace
 from typing import Any, TypeVar
 
-from aioparallel.steady_clock import steady_time
+from aioparallel.event_loop.steady_clock import steady_time
 
 __all__ = ["OrderedSet", "one_source_of_chance"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioparallel.records import Outgoing
+from aioparallel.records.record import Outgoing
 
 from .behaviours import run_of
 from .stage import GROUP, Stage

@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
+from aioparallel.config.policies import FailurePolicy, Producing
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Fetched
 from aioparallel.observe.stats import Stats
-from aioparallel.policies import FailurePolicy, Producing
-from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.errors import ClientError, ConsumerStateError
+from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
 from aioparallel.testing.memory import InMemoryProducer, Request
 
 from .behaviours import Behaviours, run_of

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryClient
 
 from .stage import GROUP

@@ -5,9 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
-from aioparallel.handling import Ordering
-from aioparallel.options import OptionFields
-from aioparallel.policies import RetryPolicy
+from aioparallel.config.handling import Ordering
+from aioparallel.config.options import OptionFields
+from aioparallel.config.policies import RetryPolicy
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 
 __all__ = ["BEHAVIOURS", "FAULTS", "Plan"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from aioparallel.offsets import decode_offset_map
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 
 from .loop import RecordingLoop

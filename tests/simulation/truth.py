@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Collection, Hashable
 from typing import NamedTuple
 
-from aioparallel.records import Produced, TopicPartition
+from aioparallel.records.record import Produced, TopicPartition
 
 __all__ = ["Hold", "Lane", "Place", "Run", "Truth"]
 

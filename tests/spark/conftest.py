@@ -16,9 +16,9 @@ from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from aioparallel.errors import JarsMissing, JavaNotFound
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
-from aioparallel.spark.jars import kafka_jars
+from aioparallel.records.errors import JarsMissing, JavaNotFound
+from aioparallel.spark.connector_jars import kafka_jars
 from aioparallel.testing import LocalKafka
 from tests.support.spark.settings import ALONE
 from tests.support.spark.topics import NewTopic

@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.errors import CheckFailed, ConfigurationError
+from aioparallel.records.errors import CheckFailed, ConfigurationError
 from aioparallel.spark import parallel_map, repartition_by_key
 from aioparallel.spark.backfill import FromParquet, FromTopic, ToParquet, ToTopic, backfill
 from aioparallel.testing import LocalKafka

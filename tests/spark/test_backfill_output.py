@@ -19,8 +19,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.errors import ConfigurationError
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark import parallel_map
 from aioparallel.spark.backfill import FromParquet, ToParquet, backfill
 from aioparallel.spark.file_systems import HadoopFiles, Location

@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import CheckFailed, ConfigurationError
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import CheckFailed, ConfigurationError
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.backfill import FromTopic, ToParquet, ToTopic, backfill
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import Message, fill

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.errors import CheckFailed
+from aioparallel.records.errors import CheckFailed
 from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.checks import check
 from aioparallel.spark.topics import read_topic, write_topic

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from aioparallel import Deduplicate, Record
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark import read_topic, register_sink, write_topic
 from aioparallel.spark.backfill import FromTopic, ToTopic, backfill
 from aioparallel.testing import LocalKafka

@@ -14,7 +14,7 @@ import psutil
 import pytest
 from rich.console import Console
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from examples.flights_pipeline.__main__ import compare
 from examples.flights_pipeline.comparing import Difference, differences, expected_totals
 from examples.flights_pipeline.programs import run_program

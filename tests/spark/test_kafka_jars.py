@@ -8,8 +8,8 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.spark.jars import kafka_jars
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.spark.connector_jars import kafka_jars
 
 
 @pytest.mark.spark

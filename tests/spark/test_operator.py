@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 import aioparallel
 from aioparallel import Batch, RetryPolicy, batches
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark import async_udf, parallel_map, register_sink, repartition_by_key, split
 from aioparallel.spark.ddl import read_fields
 
@@ -175,7 +175,7 @@ def test_clients_stay_open_from_task_to_task(spark: SparkSession) -> None:
     from tests.support.spark import handlers  # noqa: PLC0415 - found by name in the workers
 
     async def where(row: dict[str, Any]) -> dict[str, Any]:
-        from aioparallel.resources import resource  # noqa: PLC0415
+        from aioparallel.handlers.resources import resource  # noqa: PLC0415
 
         return {"client": resource("counted", str)}
 

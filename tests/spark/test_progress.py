@@ -13,7 +13,7 @@ from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as Partition
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.progress import ProgressListener, QueryProgress
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import fill

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.spark.jars import kafka_jars
+from aioparallel.spark.connector_jars import kafka_jars
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import fill
 from tests.support.spark.topics import NewTopic, counted

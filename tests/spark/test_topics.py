@@ -11,8 +11,8 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import Record
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Record
 from aioparallel.spark.headers import outgoing
 from aioparallel.spark.topics import read_topic, write_topic
 from aioparallel.testing import LocalKafka

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from aioparallel.config.extension import ConsumerContext
+from aioparallel.config.options import Options
 from aioparallel.delivery.producer import Producer
-from aioparallel.extension import ConsumerContext
 from aioparallel.group.client import Client
-from aioparallel.options import Options
 
 __all__ = ["context_of"]
 

@@ -11,10 +11,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
-from aioparallel.batches import Batch
-from aioparallel.records import TopicPartition
-from aioparallel.stores.sql import SqlStore, opened
-from aioparallel.stores.sql.statements import Owned
+from aioparallel.handlers.batches import Batch
+from aioparallel.persistence.sql import SqlStore, opened
+from aioparallel.persistence.sql.statements import Owned
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 
 __all__ = [

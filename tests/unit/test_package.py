@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 
 import aioparallel
-from aioparallel import errors
+from aioparallel.records import errors
 
 
 def test_every_error_can_be_imported_from_the_top() -> None:

@@ -9,9 +9,9 @@ from cyclopts import Parameter
 
 from aioparallel.cli.console import make_console, require_extra
 from aioparallel.cli.meanings import means, of_dataclass
-from aioparallel.engine.own_loop import own_runner
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Handling
+from aioparallel.config.handling import Handling
+from aioparallel.event_loop.own_loop import own_runner
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["BenchSettings", "bench"]
 

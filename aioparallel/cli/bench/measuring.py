@@ -22,9 +22,9 @@ from aioparallel.cli.bench.showing import Seen, show
 from aioparallel.cli.console import say
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.clients.aiokafka.errors import deadline
-from aioparallel.errors import AioparallelError, TopicNotFound
-from aioparallel.records import TopicPartition
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline
+from aioparallel.records.errors import AioparallelError, TopicNotFound
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import DeliveryChecker, EmbeddedBroker, OrderChecker
 from aioparallel.testing.event_log import EventKind, EventLog, read_events, replay
 from aioparallel.testing.filling import Message, fill

@@ -18,9 +18,9 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 
 from aioparallel.cli.dlq.marks import MarksRefused
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["HEARTBEAT_INTERVAL", "REBALANCE_TIMEOUT", "SESSION_TIMEOUT", "Claim", "Hold", "one_holder"]
 

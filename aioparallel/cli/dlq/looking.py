@@ -14,13 +14,13 @@ from typing import Final, TypeVar
 from rich.console import Console
 
 from aioparallel.cli.console import make_console, say
-from aioparallel.cli.dlq.opening import OpenTopic, open_topic
+from aioparallel.cli.dlq.dead_letter_topic import OpenTopic, open_topic
 from aioparallel.cli.dlq.options import Access, Looking, Showing
 from aioparallel.cli.dlq.printing import details, footer, json_details, json_summary, row, table
 from aioparallel.cli.dlq.selecting import DeadLetter, Kept, Selection
-from aioparallel.cli.dlq.sources import Sources
+from aioparallel.cli.dlq.whole_records import Sources
 from aioparallel.delivery.letters import read_letter
-from aioparallel.errors import ClientError, ConfigurationError
+from aioparallel.records.errors import ClientError, ConfigurationError
 
 __all__ = ["Search", "list_letters", "print_json", "print_table", "show_letters"]
 

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final, Protocol
 
-from aioparallel.errors import AioparallelError, OffsetMapError
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, fit_offset_map
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import AioparallelError, OffsetMapError
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Holding", "Marks", "MarksRefused", "PartitionMarks"]
 

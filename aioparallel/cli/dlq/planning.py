@@ -11,7 +11,7 @@ from aioparallel.cli.dlq.marks import Marks, too_large
 from aioparallel.cli.dlq.selecting import DeadLetter, Kept, Selection
 from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Fetched
-from aioparallel.records import Origin
+from aioparallel.records.record import Origin
 
 __all__ = ["Chosen", "Plan", "make_plan"]
 

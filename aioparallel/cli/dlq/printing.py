@@ -16,7 +16,7 @@ from rich.text import Text
 from aioparallel.cli.console import age, counted, local_time, plain_text
 from aioparallel.cli.dlq.selecting import Age, DeadLetter, Selection
 from aioparallel.delivery.letters import original_headers
-from aioparallel.records import raw_name, readable_name
+from aioparallel.records.record import raw_name, readable_name
 
 __all__ = ["Row", "as_json", "details", "footer", "json_details", "json_summary", "readable", "row", "table"]
 

@@ -12,7 +12,6 @@ from typing import Final
 
 from aioparallel.cli.console import counted
 from aioparallel.cli.dlq.marks import Marks, MarksRefused, too_large
-from aioparallel.coordinates import coordinates_of
 from aioparallel.delivery.first_places import replayed_origin
 from aioparallel.delivery.letters import (
     REPLAYED,
@@ -23,9 +22,10 @@ from aioparallel.delivery.letters import (
     read_letter,
 )
 from aioparallel.delivery.producer import Producer
-from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Fetched
-from aioparallel.records import Headers, Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.errors import ClientError, ProduceFailed
+from aioparallel.records.record import Headers, Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.source_headers import coordinates_of
 
 __all__ = ["Destination", "Replay", "Replayed"]
 

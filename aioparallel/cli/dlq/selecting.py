@@ -14,9 +14,9 @@ from cyclopts import Group, Parameter, Token
 from cyclopts.types import NonNegativeInt, PositiveInt
 
 from aioparallel.delivery.letters import Letter
-from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Span
-from aioparallel.records import Record
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Record
 
 __all__ = [
     "WHICH",

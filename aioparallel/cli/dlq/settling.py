@@ -11,17 +11,17 @@ import aiokafka.errors as kafka
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from aioparallel.cli.console import confirm, counted, make_console, plain_text, say
-from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, OpenTopic, open_topic
+from aioparallel.cli.dlq.dead_letter_topic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, OpenTopic, open_topic
 from aioparallel.cli.dlq.options import Access, Dropping, Replaying, Settling
 from aioparallel.cli.dlq.planning import Chosen, Plan, make_plan
 from aioparallel.cli.dlq.replaying import Destination, Replay, Replayed
 from aioparallel.cli.dlq.selecting import Selection
-from aioparallel.cli.dlq.sources import Sources
+from aioparallel.cli.dlq.whole_records import Sources
 from aioparallel.clients.aiokafka import AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import ClientError, ConfigurationError
 from aioparallel.group.client import Span
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ClientError, ConfigurationError
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["drop_letters", "replay_letters"]
 

@@ -9,7 +9,7 @@ from cyclopts import App, Group, Parameter
 
 from aioparallel.cli.cluster import WHERE, Cluster
 from aioparallel.cli.meanings import in_class, means
-from aioparallel.policies import TooLargeLetters
+from aioparallel.config.policies import TooLargeLetters
 
 __all__ = ["QueueAccess", "Reporting", "Trackers", "kmq"]
 

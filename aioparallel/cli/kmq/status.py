@@ -17,7 +17,7 @@ from rich.table import Table
 
 from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import make_console, say
-from aioparallel.cli.dlq.opening import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
+from aioparallel.cli.dlq.dead_letter_topic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.group.client import Client, Span
@@ -25,7 +25,7 @@ from aioparallel.group.unreadable import read_past
 from aioparallel.queues.kmq.markers import read_marker, redeliveries
 from aioparallel.queues.kmq.redelivery import spans_of
 from aioparallel.queues.kmq.topics import QueueTopics
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["Open", "PartitionStatus", "show_status", "status_of", "table"]
 

@@ -8,9 +8,9 @@ import logging
 from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import counted, say
 from aioparallel.cli.kmq.commands import QueueAccess, Trackers
-from aioparallel.engine.own_loop import own_runner
-from aioparallel.event_loop import stopping_signals
-from aioparallel.policies import Producing
+from aioparallel.config.policies import Producing
+from aioparallel.event_loop.loop import stopping_signals
+from aioparallel.event_loop.own_loop import own_runner
 from aioparallel.queues.kmq import RedeliveryTracker
 
 __all__ = ["track", "tracker_of"]

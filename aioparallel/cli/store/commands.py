@@ -56,8 +56,8 @@ async def init_command(
     The consumer's user needs only SELECT, INSERT, UPDATE and DELETE on them.
     """
     require_extra("sql", ["sqlalchemy"])
-    from aioparallel.errors import ConfigurationError  # noqa: PLC0415
-    from aioparallel.stores.sql.schema import Schema  # noqa: PLC0415
+    from aioparallel.persistence.sql.schema import Schema  # noqa: PLC0415
+    from aioparallel.records.errors import ConfigurationError  # noqa: PLC0415
 
     tables = Schema(which.prefix, which.schema)
     if sql is not None:
@@ -70,7 +70,7 @@ async def init_command(
     from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
     from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
 
-    from aioparallel.errors import ClientError  # noqa: PLC0415
+    from aioparallel.records.errors import ClientError  # noqa: PLC0415
 
     try:
         engine = create_async_engine(database)

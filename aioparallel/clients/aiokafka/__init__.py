@@ -12,13 +12,13 @@ the commit metadata. ``internals.py`` declares what is used instead, as one prot
     fetching.py    one walk over the fetched data, with a quota for each partition
     membership.py  turns aiokafka's callbacks into assigned, revoked and lost
     static_member.py  two processes with one group_instance_id; ``heartbeats.py``: heartbeats that carry it
-    offsets.py     commits with a generation; committed offsets with their metadata
+    offset_requests.py     commits with a generation; committed offsets with their metadata
     metadata.py    topics and log ends, without creating topics
     connecting.py  finds a broker that answers; closes clients
     connector.py   opens connections while the client runs, and replaces them before their login expires
     secure_connection.py  one connection: reads current secrets, reports refused tokens
     trust.py       explains failures of TLS and login
-    errors.py      translates aiokafka's errors
+    aiokafka_errors.py      translates aiokafka's errors
     log_noise.py   suppresses log lines that mean nothing to the user
     internals.py   the parts of aiokafka that are used
     broker_watch.py  keeps brokers that hang from holding up the others
@@ -30,7 +30,7 @@ the commit metadata. ``internals.py`` declares what is used instead, as one prot
     first_answer.py  asks several brokers, and uses the first answer
     log_identity.py  detects logs that were replaced or truncated
     read_replicas.py  chooses the follower to read from
-    responses.py   keeps the bytes of fetch responses; ``raw_batches.py``: decodes what aiokafka cannot
+    fetch_responses.py   keeps the bytes of fetch responses; ``raw_batches.py``: decodes what aiokafka cannot
     eager_tasks.py  detects event loops that aiokafka does not support
     metadata_messages.py, offset_messages.py  requests that aiokafka lacks; ``message_classes.py`` makes their classes
 
@@ -38,7 +38,7 @@ the commit metadata. ``internals.py`` declares what is used instead, as one prot
     producer_settings.py   turns options into connections
     produce_requests.py    the requests of a producer, one attempt each
     decoding.py            decodes fetched records on demand
-    encoding.py            encodes outputs as record batches
+    batch_encoding.py            encodes outputs as record batches
     transaction_requests.py, transaction_messages.py  transactions, with messages that aiokafka lacks
     producer_internals.py  the parts of aiokafka that producing uses
 """

@@ -20,16 +20,16 @@ from aiokafka.protocol.admin import DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.admin_internals import AdminClient
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_after
 from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.errors import deadline, is_passing
 from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
 from aioparallel.group.client import Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Admin", "create_topic"]
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from aioparallel.clients.aiokafka.internals import ConfigsAnswer, Connections
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["AdminClient", "CreatedTopics", "DeletedTopics"]
 

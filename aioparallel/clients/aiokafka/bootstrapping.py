@@ -19,8 +19,8 @@ from aioparallel.clients.aiokafka.first_answer import cancel_all
 from aioparallel.clients.aiokafka.internals import Connection, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import cluster_id_of, error_of
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, open_connection
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClusterChanged
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClusterChanged
 
 __all__ = ["Bootstrap"]
 

@@ -39,9 +39,9 @@ from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
 from aioparallel.clients.aiokafka.metadata_updates import BOOTSTRAP, REBOOTSTRAP_AFTER, MetadataUpdates
 from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
 from aioparallel.clients.last_contacts import LastContacts
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClusterChanged
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClusterChanged
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["BrokerWatch", "first_answer"]
 

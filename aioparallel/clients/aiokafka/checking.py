@@ -13,8 +13,8 @@ from typing import Final, NoReturn
 
 from aiokafka.abc import AbstractTokenProvider
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.security.secret import Hidden
+from aioparallel.config.security.secret import Hidden
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["MOST", "REBOOTSTRAP_AFTER", "GivenOptions", "check_connection", "rebootstrap_after"]
 

@@ -14,9 +14,9 @@ import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.group import LeaveGroupRequest
 
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.connecting import close, find_broker
-from aioparallel.clients.aiokafka.errors import deadline, is_passing, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
 from aioparallel.clients.aiokafka.log_ends_watch import LogEndsWatch
@@ -31,13 +31,13 @@ from aioparallel.clients.aiokafka.metadata import (
     keep_all_topics,
     topic_partitions,
 )
-from aioparallel.clients.aiokafka.offsets import GroupOffsets
+from aioparallel.clients.aiokafka.offset_requests import GroupOffsets
 from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
-from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import BrokerUnreachable, ClientError, ConsumerStateError
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["AiokafkaClient"]
 

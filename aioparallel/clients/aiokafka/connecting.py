@@ -19,7 +19,7 @@ from aioparallel.clients.aiokafka.internals import Connections, Consumer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.secure_connection import open_connection
 from aioparallel.clients.aiokafka.trust import explain_connection_error, look_at_port
-from aioparallel.errors import AuthenticationFailed
+from aioparallel.records.errors import AuthenticationFailed
 
 __all__ = ["close", "close_or_cut_off", "cut_off", "find_broker"]
 

@@ -25,8 +25,8 @@ from aioparallel.clients.aiokafka.raw_batches import (
     place_of,
     records_in,
 )
-from aioparallel.history import make_undecodable
-from aioparallel.records import Record, TopicPartition, size_of_headers
+from aioparallel.records.history import make_undecodable
+from aioparallel.records.record import Record, TopicPartition, size_of_headers
 
 __all__ = ["Decoder"]
 

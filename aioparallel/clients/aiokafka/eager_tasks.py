@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from aioparallel.errors import ClientError
+from aioparallel.records.errors import ClientError
 
 __all__ = ["refuse_eager_tasks"]
 

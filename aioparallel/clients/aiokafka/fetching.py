@@ -18,6 +18,7 @@ from aiokafka.consumer.fetcher import FetchError as AiokafkaFetchError
 from aiokafka.consumer.fetcher import FetchResult
 
 from aioparallel.clients.aiokafka.decoding import Decoder
+from aioparallel.clients.aiokafka.fetch_responses import FetchResponses
 from aioparallel.clients.aiokafka.internals import (
     Assignment,
     FetchedData,
@@ -29,10 +30,9 @@ from aioparallel.clients.aiokafka.internals import (
 )
 from aioparallel.clients.aiokafka.log_identity import FetchedEpochs, LogIdentity
 from aioparallel.clients.aiokafka.raw_batches import Damaged
-from aioparallel.clients.aiokafka.responses import FetchResponses
-from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
 from aioparallel.group.client import Fetched
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["FetchWalk"]
 

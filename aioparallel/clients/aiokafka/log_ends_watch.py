@@ -21,8 +21,8 @@ from aiokafka.protocol.offset import OffsetRequest
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer
 from aioparallel.clients.last_contacts import LastContacts
-from aioparallel.codes import ErrorCode
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["LogEndsWatch"]
 

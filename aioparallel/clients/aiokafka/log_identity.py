@@ -21,8 +21,8 @@ from aiokafka.protocol.offset import OffsetRequest
 from aioparallel.clients.aiokafka.internals import Connections, FetchAnswer, OffsetAnswer
 from aioparallel.clients.aiokafka.metadata_messages import TopicIds
 from aioparallel.clients.aiokafka.offset_messages import OffsetForLeaderEpoch
-from aioparallel.codes import ErrorCode
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["FetchedEpochs", "LogIdentity"]
 

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from aioparallel.security.secret import suppress_login_logs
+from aioparallel.config.security.secret import suppress_login_logs
 
 __all__ = ["KnownLines", "calm"]
 

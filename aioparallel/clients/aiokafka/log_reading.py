@@ -11,17 +11,17 @@ import aiokafka.errors as kafka
 from aiokafka import AIOKafkaConsumer
 from aiokafka import TopicPartition as Place  # required by aiokafka's assign() and seek()
 
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline, translated
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.errors import deadline, translated
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Fetcher
 from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
 from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER
 from aioparallel.clients.aiokafka.settings import aiokafka_options, connection_options
-from aioparallel.errors import BrokerUnreachable, ClientError
 from aioparallel.group.client import Fetched, Span
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import BrokerUnreachable, ClientError
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["read_spans"]
 

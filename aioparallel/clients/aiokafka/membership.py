@@ -23,9 +23,9 @@ from aiokafka.protocol.commit import OffsetCommitRequest
 
 from aioparallel.clients.aiokafka.internals import Coordinator
 from aioparallel.clients.aiokafka.static_member import StaticMember
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Generation, RebalanceListener
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Membership"]
 

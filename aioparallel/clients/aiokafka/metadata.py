@@ -13,9 +13,9 @@ from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.admin import DescribeConfigsRequest
 
-from aioparallel.clients.aiokafka.errors import deadline
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline
 from aioparallel.clients.aiokafka.internals import ClusterView, ConfigsAnswer, Connections, Consumer, Fetcher
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["LogEnds", "WholeName", "cleanup_policy", "keep_all_topics", "topic_partitions"]
 

@@ -26,7 +26,7 @@ from aiokafka.protocol.types import (
 
 from aioparallel.clients.aiokafka.internals import MetadataAnswer
 from aioparallel.clients.aiokafka.message_classes import request_class
-from aioparallel.codes import ErrorCode
+from aioparallel.records.error_codes import ErrorCode
 
 __all__ = ["Metadata", "TopicIds", "Uuid", "cluster_id_of", "error_of"]
 

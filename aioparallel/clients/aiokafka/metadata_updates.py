@@ -20,8 +20,8 @@ from aioparallel.clients.aiokafka.connector import Connector, cut
 from aioparallel.clients.aiokafka.first_answer import cancel_all, first_answer
 from aioparallel.clients.aiokafka.internals import ClusterView, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of, error_of
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClusterChanged
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClusterChanged
 
 __all__ = ["BOOTSTRAP", "REBOOTSTRAP_AFTER", "MetadataUpdates"]
 

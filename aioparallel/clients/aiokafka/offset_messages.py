@@ -27,7 +27,7 @@ from aiokafka.protocol.types import (
 from aioparallel.clients.aiokafka.message_classes import request_class
 from aioparallel.clients.aiokafka.metadata_messages import Uuid
 from aioparallel.group.client import Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["CommitRequest", "OffsetFetch", "OffsetForLeaderEpoch"]
 

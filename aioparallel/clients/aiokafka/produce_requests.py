@@ -16,20 +16,20 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
+from aioparallel.clients.aiokafka.aiokafka_errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch, first_answer
 from aioparallel.clients.aiokafka.connecting import close_or_cut_off, find_broker
-from aioparallel.clients.aiokafka.errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.internals import ClusterView
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.transaction_messages import ApiVersions
-from aioparallel.clients.producing.answers import Answer, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable, ClusterChanged, NotAuthorized
-from aioparallel.records import TopicPartition
+from aioparallel.clients.producing.produce_answers import Answer, answer_of, unanswered
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import BrokerUnreachable, ClusterChanged, NotAuthorized
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["AiokafkaBrokers"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from aioparallel.clients.aiokafka.encoding import BatchEncoder
+from aioparallel.clients.aiokafka.batch_encoding import BatchEncoder
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.transaction_requests import TransactionalAiokafkaBrokers
@@ -55,7 +55,7 @@ class AiokafkaProducer(QueueingProducer):
 
 class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
     """Sends records in Kafka transactions, with the offsets of a group. See
-    :class:`~aioparallel.transactions.TransactionalProducer`.
+    :class:`~aioparallel.persistence.transactions.TransactionalProducer`.
 
     ``group_id``: the group of the offsets. Other arguments: see :class:`AiokafkaProducer`.
     """
@@ -82,7 +82,8 @@ class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
             consumer_options=consumer_options,
             producer_options=producer_options,
         )
-        """Makes a producer without transactions; see :class:`~aioparallel.transactions.TransactionalProducer`."""
+        """Makes a producer without transactions; see
+        :class:`~aioparallel.persistence.transactions.TransactionalProducer`."""
         encoder = BatchEncoder(settings.compression, settings.request_bytes, is_transactional=True)
         instance = consumer_options.get("group_instance_id")
         super().__init__(

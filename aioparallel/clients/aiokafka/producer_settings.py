@@ -17,7 +17,7 @@ from aioparallel.clients.aiokafka.checking import (
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.settings import aiokafka_options, check_servers, connection_options, option_names
 from aioparallel.clients.producing.topic import Partitioner
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["MAX_BATCH_SIZE", "ProducerSettings"]
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 
-from aioparallel.records import Headers
+from aioparallel.records.record import Headers
 
 __all__ = ["Damaged", "Frame", "Place", "SalvagedRecord", "frame_at", "place_of", "records_in"]
 

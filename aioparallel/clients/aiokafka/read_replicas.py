@@ -26,8 +26,8 @@ from aiokafka.conn import CloseReason
 from aiokafka.protocol.fetch import FetchRequest
 
 from aioparallel.clients.aiokafka.internals import FetchAnswer, Fetcher
-from aioparallel.codes import ErrorCode
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["ReadReplicas"]
 

@@ -30,9 +30,9 @@ from aiokafka.abc import AbstractTokenProvider
 from aiokafka.conn import AIOKafkaConnection, OAuthAuthenticator, ScramAuthenticator
 from aiokafka.protocol.admin import SaslAuthenticateRequest
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.security.secret import NoToken, Password, TokenSource
-from aioparallel.security.tls import RenewingContext
+from aioparallel.config.security.secret import NoToken, Password, TokenSource
+from aioparallel.config.security.tls import RenewingContext
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["PASSWORD", "LoggedIn", "LoginFailed", "causes_of", "open_connection", "renewed"]
 

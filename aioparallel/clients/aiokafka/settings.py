@@ -19,7 +19,7 @@ from aioparallel.clients.aiokafka.checking import (
     rebootstrap_after,
 )
 from aioparallel.clients.aiokafka.internals import Consumer
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["ConsumerSettings", "aiokafka_options", "check_servers", "connection_options", "option_names"]
 

@@ -28,7 +28,7 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 
 from aioparallel.clients.aiokafka.heartbeats import Heartbeat
 from aioparallel.clients.aiokafka.internals import Coordinator, JoinAnswer, JoinRequest, MemberAnswer
-from aioparallel.codes import ErrorCode
+from aioparallel.records.error_codes import ErrorCode
 
 __all__ = ["StaticMember"]
 

@@ -31,12 +31,12 @@ from aioparallel.clients.aiokafka.transaction_messages import (
     TxnOffsetCommit,
     finalized_features,
 )
-from aioparallel.clients.producing.answers import Answer, answer_in_transaction
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import TransactionsUnsupported
+from aioparallel.clients.producing.produce_answers import Answer, answer_in_transaction
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import TopicPartition
-from aioparallel.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
+from aioparallel.persistence.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import TransactionsUnsupported
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["TransactionalAiokafkaBrokers"]
 

@@ -11,10 +11,10 @@ from typing import Final
 
 import aiokafka.errors as kafka
 
-from aioparallel.clients.aiokafka.errors import AUTHENTICATION
+from aioparallel.clients.aiokafka.aiokafka_errors import AUTHENTICATION
 from aioparallel.clients.aiokafka.secure_connection import causes_of, open_connection
-from aioparallel.errors import AuthenticationFailed
-from aioparallel.security.tls import RenewingContext
+from aioparallel.config.security.tls import RenewingContext
+from aioparallel.records.errors import AuthenticationFailed
 
 __all__ = ["explain_connection_error", "look_at_port"]
 

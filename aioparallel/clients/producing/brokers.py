@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from aioparallel.clients.producing.answers import Answer
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
-from aioparallel.records import TopicPartition
+from aioparallel.clients.producing.produce_answers import Answer
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Brokers"]
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
 from aioparallel.delivery.producer import OnDelivered, PendingOutput, TooLarge
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
-from aioparallel.user_errors import RAISED
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced
+from aioparallel.records.user_errors import RAISED
 
 __all__ = ["Outstanding", "outputs_of"]
 

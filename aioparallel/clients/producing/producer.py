@@ -15,12 +15,12 @@ from aioparallel.clients.producing.partition_queue import PartitionQueue
 from aioparallel.clients.producing.pending import outputs_of
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.clients.producing.request_sender import LONGEST_PAUSE, RequestSender
-from aioparallel.clients.producing.trouble import Trouble
+from aioparallel.clients.producing.send_errors import Trouble
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
-from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs
-from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.records.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
+from aioparallel.records.record import Outgoing, TopicPartition
 
 __all__ = ["QueueingProducer"]
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from aioparallel.clients.producing.answers import Answer, Verdict
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import Encode, PartitionQueue, RecordBatch
 from aioparallel.clients.producing.partitioning import KeyHashes
 from aioparallel.clients.producing.pending import Outstanding
+from aioparallel.clients.producing.produce_answers import Answer, Verdict
 from aioparallel.clients.producing.topic import Partitioner, Topic, is_topic_name
 from aioparallel.delivery.producer import PendingOutput
-from aioparallel.records import Outgoing
+from aioparallel.records.record import Outgoing
 
 __all__ = ["Outdated", "PartitionQueues"]
 

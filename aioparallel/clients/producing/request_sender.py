@@ -7,11 +7,11 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final
 
-from aioparallel.clients.producing.answers import Answer, Verdict
 from aioparallel.clients.producing.brokers import Brokers
+from aioparallel.clients.producing.open_requests import ProduceRequest, Requests
 from aioparallel.clients.producing.partition_queue import RecordBatch
+from aioparallel.clients.producing.produce_answers import Answer, Verdict
 from aioparallel.clients.producing.queues import PartitionQueues
-from aioparallel.clients.producing.requests import ProduceRequest, Requests
 
 __all__ = ["LONGEST_PAUSE", "RequestSender"]
 

@@ -9,7 +9,7 @@ from typing import Final
 from aioparallel.clients.producing.partition_queue import PartitionQueue
 from aioparallel.clients.producing.partitioning import KeyHashes
 from aioparallel.clients.producing.pending import Outstanding
-from aioparallel.records import Outgoing
+from aioparallel.records.record import Outgoing
 
 __all__ = ["Partitioner", "Topic", "is_topic_name"]
 

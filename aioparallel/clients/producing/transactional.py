@@ -1,4 +1,4 @@
-# ruff: noqa: D102 - documented in aioparallel.transactions.TransactionalProducer
+# ruff: noqa: D102 - documented in aioparallel.persistence.transactions.TransactionalProducer
 
 """TransactionalQueueingProducer: the queueing producer within Kafka transactions, on any cluster."""
 
@@ -9,23 +9,24 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Protocol, cast
 
-from aioparallel.clients.producing.answers import Answer
 from aioparallel.clients.producing.brokers import Brokers
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue
+from aioparallel.clients.producing.produce_answers import Answer
 from aioparallel.clients.producing.producer import QueueingProducer
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.delivery.producer import PendingOutput
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import Outgoing, TopicPartition
-from aioparallel.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
+from aioparallel.persistence.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
+from aioparallel.records.record import Outgoing, TopicPartition
 
 __all__ = ["TransactionalBrokers", "TransactionalQueueingProducer"]
 
 
 class TransactionalBrokers(Brokers, Protocol):
     """A cluster with transactions. Each call makes one attempt within ``timeout`` seconds and raises only
-    CancelledError, except :meth:`check_transactions`. See :class:`~aioparallel.transactions.TransactionalProducer`.
+    CancelledError, except :meth:`check_transactions`. See
+    :class:`~aioparallel.persistence.transactions.TransactionalProducer`.
 
     Batches are sent under the transactional id. The implementation looks up the coordinators, and again after each
     answer that requires it.
@@ -52,7 +53,8 @@ class TransactionalBrokers(Brokers, Protocol):
 
 
 class TransactionalQueueingProducer(QueueingProducer):
-    """Implements :class:`~aioparallel.transactions.TransactionalProducer`. Arguments: see :class:`QueueingProducer`."""
+    """Implements :class:`~aioparallel.persistence.transactions.TransactionalProducer`. Arguments: see
+    :class:`QueueingProducer`."""
 
     # A retry of outputs for a missing topic would hold up the transactions of all partitions.
     _missing_is_transient = False

@@ -11,7 +11,6 @@ from itertools import accumulate, chain, repeat
 from operator import add, lshift
 from zlib import crc32
 
-from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.dense.pattern import Pattern
 from aioparallel.offsets.dense.rice import (
     Digits,
@@ -25,6 +24,7 @@ from aioparallel.offsets.java.java_formats import smallest_java_payload
 from aioparallel.offsets.java.java_reader import check_incompletes, decode_java_payload, highest_offset
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, OffsetMap
 from aioparallel.offsets.packing import digits_of_numbers, numbers_of_digits, regroup, row_of_ones, zero_places
+from aioparallel.records.errors import OffsetMapError
 
 __all__ = ["BITS", "ENVELOPE", "decode_dense", "dense_text", "is_dense", "runs_at_least", "split_runs"]
 

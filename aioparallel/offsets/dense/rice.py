@@ -13,7 +13,6 @@ from itertools import repeat
 from operator import add, rshift
 from typing import NamedTuple
 
-from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.packing import (
     PIECE,
     digits_of_numbers,
@@ -21,6 +20,7 @@ from aioparallel.offsets.packing import (
     row_piece,
     zero_places,
 )
+from aioparallel.records.errors import OffsetMapError
 
 __all__ = [
     "Digits",

@@ -12,11 +12,11 @@ import sys
 from array import array
 from itertools import accumulate, chain, compress
 
-from aioparallel.errors import OffsetMapError
 from aioparallel.offsets.frames import decompress_frame
 from aioparallel.offsets.java.java_formats import JAVA_FORMATS, JavaFormat
 from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES, MAX_OFFSET, OffsetMap
 from aioparallel.offsets.packing import zero_places
+from aioparallel.records.errors import OffsetMapError
 
 __all__ = ["check_incompletes", "decode_java_payload", "decode_java_text", "highest_offset"]
 

@@ -6,20 +6,20 @@ from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, Unpack
 
+from aioparallel.config.extension import ConsumerContext
+from aioparallel.config.handling import Ordering
+from aioparallel.config.option_docs import takes_options
+from aioparallel.config.options import Options, PlainFields
+from aioparallel.config.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
-from aioparallel.errors import ConfigurationError
-from aioparallel.extension import ConsumerContext
 from aioparallel.group.client import Client
-from aioparallel.handling import Ordering
-from aioparallel.option_docs import takes_options
-from aioparallel.options import Options, PlainFields
-from aioparallel.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
 from aioparallel.queues.kmq.leases import Lease, Redelivery, check_seconds
 from aioparallel.queues.kmq.leasing import Leasing
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracker import RedeliveryTracker
-from aioparallel.records import K_co, Record, V_co
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import K_co, Record, V_co
 
 __all__ = ["KmqConsumer"]
 

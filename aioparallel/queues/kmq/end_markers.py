@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 
 from aioparallel.delivery.producer import PendingOutput, Producer
-from aioparallel.errors import ProduceFailed
 from aioparallel.queues.kmq.markers import END, output_of
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, TopicPartition
 
 __all__ = ["EndMarkers"]
 

@@ -7,15 +7,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from aioparallel.engine.gates import NoRoom
+from aioparallel.config.handling import check_time
+from aioparallel.config.policies import RetryPolicy, Verdict
+from aioparallel.engine.outcomes.gates import NoRoom
 from aioparallel.engine.sources import Source
-from aioparallel.errors import AioparallelError, ConfigurationError, RetryLater
-from aioparallel.handling import check_time
-from aioparallel.history import History, history_of
-from aioparallel.policies import RetryPolicy, Verdict
 from aioparallel.queues.kmq.end_markers import EndMarkers
-from aioparallel.records import Record, TopicPartition
-from aioparallel.user_errors import repr_of
+from aioparallel.records.errors import AioparallelError, ConfigurationError, RetryLater
+from aioparallel.records.history import History, history_of
+from aioparallel.records.record import Record, TopicPartition
+from aioparallel.records.user_errors import repr_of
 
 __all__ = ["Lease", "LeaseFailed", "LeaseOver", "Leased", "Redelivery", "check_lease", "check_seconds"]
 
@@ -151,7 +151,7 @@ class Redelivery:
         self._retry = retry
 
     def __call__(self, record: Record[Any, Any], error: Exception, attempts: int) -> Verdict:
-        """See :data:`~aioparallel.policies.RetryFunction`."""
+        """See :data:`~aioparallel.config.policies.RetryFunction`."""
         source = record._source
         assert isinstance(source, Leased)
         delay = self._delay(history_of(record), error, attempts, asyncio.get_running_loop().time())

@@ -8,17 +8,17 @@ from functools import partial
 from math import ceil
 from typing import Any
 
-from aioparallel.engine.processor import Processor
-from aioparallel.engine.waiting import why_ended
-from aioparallel.errors import ConfigurationError, ConsumerStateError
-from aioparallel.extension import ConsumerContext, Extension
-from aioparallel.handlers import deserialise
+from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.engine.run.processor import Processor
+from aioparallel.event_loop.waiting import why_ended
+from aioparallel.handlers.stack import deserialise
 from aioparallel.observe.health import Problem
 from aioparallel.queues.kmq.leases import Lease, check_lease
 from aioparallel.queues.kmq.marking import Marking
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracker import RedeliveryTracker
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import ConfigurationError, ConsumerStateError
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["Leasing"]
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 import struct
 from typing import Any, Final, NamedTuple
 
-from aioparallel.records import Headers, Outgoing, Record
+from aioparallel.records.record import Headers, Outgoing, Record
 
 __all__ = [
     "COUNT_HEADER",

@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from aioparallel.delivery.producer import PendingOutput, Producer
-from aioparallel.engine.processor import Processor
-from aioparallel.errors import ConsumerStateError, ProduceFailed
+from aioparallel.engine.run.processor import Processor
 from aioparallel.group.sessions import Session
-from aioparallel.history import refuse_undecodable
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.leases import Lease, Leased, LeaseFailed, check_seconds
 from aioparallel.queues.kmq.markers import output_of, start_of
 from aioparallel.queues.kmq.renewing import Renewal, Renewing
-from aioparallel.records import Outgoing, Produced, Record, TopicPartition
-from aioparallel.user_errors import RAISED
+from aioparallel.records.errors import ConsumerStateError, ProduceFailed
+from aioparallel.records.history import refuse_undecodable
+from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.user_errors import RAISED
 
 __all__ = ["Marking"]
 

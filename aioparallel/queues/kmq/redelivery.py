@@ -10,19 +10,19 @@ from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from aioparallel.config.policies import TooLargeLetters
 from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.delivery.producer import PendingOutput, Producer
 from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
-from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.group.unreadable import read_past
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.policies import TooLargeLetters
 from aioparallel.queues.kmq.end_markers import EndMarkers
 from aioparallel.queues.kmq.markers import redeliveries, with_count
 from aioparallel.queues.kmq.topics import QueueTopics
-from aioparallel.records import Failure, Origin, Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.errors import ClientError, ProduceFailed
+from aioparallel.records.record import Failure, Origin, Outgoing, Produced, Record, TopicPartition
 
 __all__ = ["NotSent", "Redeliverer", "spans_of"]
 

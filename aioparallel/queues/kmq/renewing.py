@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection
 from typing import Final
 
 from aioparallel.delivery.producer import PendingOutput
-from aioparallel.errors import ProduceFailed
 from aioparallel.queues.kmq.leases import Leased
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced
 
 __all__ = ["Renewal", "Renewing"]
 

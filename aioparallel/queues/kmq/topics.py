@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from aioparallel.errors import ConfigurationError, TopicNotFound
-from aioparallel.options import checked_text
-from aioparallel.records import TopicPartition
+from aioparallel.config.options import checked_text
+from aioparallel.records.errors import ConfigurationError, TopicNotFound
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["QueueTopics"]
 

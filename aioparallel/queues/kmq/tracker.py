@@ -7,23 +7,23 @@ from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
+from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.config.handling import Ordering, check_time
+from aioparallel.config.option_docs import takes_options
+from aioparallel.config.options import Options
+from aioparallel.config.policies import Producing, TooLargeLetters, check_too_large
+from aioparallel.config.security import Security
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.processor import Processor
-from aioparallel.engine.waiting import why_ended
-from aioparallel.errors import ConfigurationError
-from aioparallel.extension import ConsumerContext, Extension
+from aioparallel.engine.run.processor import Processor
+from aioparallel.event_loop.waiting import why_ended
 from aioparallel.group.client import Client
-from aioparallel.handling import Ordering, check_time
 from aioparallel.observe.health import Health, Problem, ProblemKind
-from aioparallel.option_docs import takes_options
-from aioparallel.options import Options
-from aioparallel.policies import Producing, TooLargeLetters, check_too_large
 from aioparallel.queues.kmq.redelivery import Redeliverer
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracking import Tracking
-from aioparallel.records import Record, TopicPartition
-from aioparallel.security import Security
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["RedeliveryTracker", "TrackedPartition", "TrackerStats"]
 

@@ -9,15 +9,15 @@ import logging
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
-from aioparallel.engine.processor import Processor
+from aioparallel.engine.run.processor import Processor
+from aioparallel.event_loop.steady_clock import steady_time
 from aioparallel.group.client import Client
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.queues.kmq.marker_times import MarkerTimes
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.queues.kmq.open_markers import OpenMarkers
 from aioparallel.queues.kmq.redelivery import NotSent, Redeliverer
-from aioparallel.records import Record
-from aioparallel.steady_clock import steady_time
+from aioparallel.records.record import Record
 
 __all__ = ["Tracked", "Tracking"]
 

@@ -9,7 +9,7 @@
     consumer.py   PriorityConsumer
     producer.py   PriorityProducer
 
-Which records start is decided in ``engine/fairness.py``.
+Which records start is decided in ``engine/schedule/fairness.py``.
 """
 
 from aioparallel.queues.priority.consumer import PriorityConsumer

@@ -8,12 +8,12 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import BrokerContact, Contact
 from aioparallel.queues.priority.budget import PollBudget
 from aioparallel.queues.priority.names import PriorityTopics
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["PriorityClient"]
 

@@ -7,17 +7,17 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Unpack
 
+from aioparallel.config.handling import check_count, check_time
+from aioparallel.config.option_docs import takes_options
+from aioparallel.config.options import Options, PlainFields, checked_topics
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
-from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client
-from aioparallel.handling import check_count, check_time
-from aioparallel.option_docs import takes_options
-from aioparallel.options import Options, PlainFields, checked_topics
 from aioparallel.queues.priority.budget import PollBudget, exponential
 from aioparallel.queues.priority.names import PriorityTopics, check_priorities
-from aioparallel.queues.priority.sharing import Sharing
-from aioparallel.records import K_co, V_co
+from aioparallel.queues.priority.weighted_sharing import Sharing
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import K_co, V_co
 
 __all__ = ["PriorityConsumer"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import check_count
-from aioparallel.records import Record
+from aioparallel.config.handling import check_count
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Record
 
 __all__ = ["PriorityTopics", "check_priorities", "priority_group", "priority_of", "priority_topic"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.intake import Intake, Plan
 from aioparallel.group.sessions import Session
-from aioparallel.options import Options
 from aioparallel.queues.priority.budget import PollBudget, shares
 from aioparallel.queues.priority.client import PriorityClient
 

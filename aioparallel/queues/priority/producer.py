@@ -8,14 +8,14 @@ from types import TracebackType
 from typing import Self
 
 from aioparallel.clients import AiokafkaProducer
+from aioparallel.config.options import Options, checked_text
+from aioparallel.config.policies import Producing
+from aioparallel.config.security import Security
 from aioparallel.delivery.producer import PendingOutput, Producer
-from aioparallel.engine.waiting import to_the_end
-from aioparallel.errors import ConfigurationError, ProduceFailed
-from aioparallel.options import Options, checked_text
-from aioparallel.policies import Producing
+from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.queues.priority.names import check_priorities, priority_topic
-from aioparallel.records import Outgoing, Produced, TopicPartition
-from aioparallel.security import Security
+from aioparallel.records.errors import ConfigurationError, ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, TopicPartition
 
 __all__ = ["PriorityProducer"]
 

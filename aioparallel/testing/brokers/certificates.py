@@ -6,7 +6,7 @@ import datetime as dt
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.records.errors import BrokerStartError
 
 __all__ = ["TestAuthority"]
 

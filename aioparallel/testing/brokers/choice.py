@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple, get_args
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.docker import DockerKafka, docker_available
 from aioparallel.testing.brokers.embedded import EmbeddedBroker

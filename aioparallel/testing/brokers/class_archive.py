@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import BrokerStartError
 from aioparallel.jvm.java_runtime import JavaRuntime, find_java
 from aioparallel.jvm.sets import KAFKA
+from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.brokers.kafka_node import KafkaProgram
 from aioparallel.testing.brokers.kafka_nodes import KafkaNodes
 from aioparallel.testing.brokers.server_properties import broker_properties

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import ClassVar, Final, Protocol, cast
 
 from aioparallel.clients.aiokafka.admin import create_topic
-from aioparallel.errors import BrokerStartError
 from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
 from aioparallel.testing.brokers.readiness import answers, free_port
 from aioparallel.testing.brokers.server_properties import broker_properties, checked

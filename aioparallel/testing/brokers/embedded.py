@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from typing import ClassVar
 
-from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
+from aioparallel.records.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.librdkafka import MockCluster
 

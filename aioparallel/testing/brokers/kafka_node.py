@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aioparallel.errors import BrokerStartError
 from aioparallel.jvm.java_runtime import JavaRuntime
+from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.processes.guarded import GuardedProcess
 
 __all__ = ["HOST", "KafkaNode", "KafkaProgram"]

@@ -7,8 +7,8 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from aioparallel.errors import BrokerStartError
 from aioparallel.jvm.sets import KAFKA_VERSION
+from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.brokers.cluster_view import View, ask
 from aioparallel.testing.brokers.kafka_node import HOST, KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.readiness import answers, free_ports

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.records.errors import BrokerStartError
 
 __all__ = ["MockCluster"]
 

@@ -13,11 +13,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import ClassVar, Final
 
 from aioparallel.clients.aiokafka.admin import create_topic
-from aioparallel.engine.waiting import to_the_end
-from aioparallel.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
+from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.jvm.java_runtime import find_java
 from aioparallel.jvm.maven import maven
 from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
+from aioparallel.records.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
 from aioparallel.testing.brokers.class_archive import find_archive
 from aioparallel.testing.brokers.cluster_view import PartitionView

@@ -15,9 +15,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from aioparallel.errors import BrokerStartError, ConfigurationError
-from aioparallel.security import Security, Token
-from aioparallel.security.options import Mechanism
+from aioparallel.config.security import Security, Token
+from aioparallel.config.security.security import Mechanism
+from aioparallel.records.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing.brokers.certificates import TestAuthority
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ producer: epochs and sequence numbers, leaders that move, nodes that hang or sto
     refused.py              refused requests
 """
 
-from aioparallel.codes import ErrorCode
+from aioparallel.records.error_codes import ErrorCode
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.client import InMemoryClient
 from aioparallel.testing.memory.faults import Fault, Faults, Request

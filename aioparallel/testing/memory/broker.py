@@ -6,10 +6,11 @@ import random
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.persistence.transactions import Epoch
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Outgoing, TopicPartition
 from aioparallel.testing.memory.faults import Faults
 from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
 from aioparallel.testing.memory.nodes import Nodes
@@ -17,7 +18,6 @@ from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.topics import Topics
 from aioparallel.testing.memory.transactions import TransactionCoordinator
-from aioparallel.transactions import Epoch
 
 __all__ = ["InMemoryBroker"]
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import cycle
 from typing import Final, NamedTuple, TypeVar
 
-from aioparallel.clients.producing.answers import Answer, Verdict, answer_of, unanswered
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
-from aioparallel.records import Outgoing, TopicPartition
+from aioparallel.clients.producing.produce_answers import Answer, Verdict, answer_of, unanswered
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import AuthenticationFailed, BrokerUnreachable, NotAuthorized
+from aioparallel.records.record import Outgoing, TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.connection import Connection
 from aioparallel.testing.memory.faults import Request

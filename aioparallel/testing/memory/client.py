@@ -9,16 +9,16 @@ import sys
 from collections.abc import AsyncGenerator, Collection, Mapping
 from typing import Final, Literal
 
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import (
+from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
+from aioparallel.observe.stats import Contact
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import (
     BrokerUnreachable,
     ClientError,
     ConfigurationError,
     ConsumerStateError,
 )
-from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
-from aioparallel.observe.stats import Contact
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.link import NODE, RETRY_BACKOFF, Link

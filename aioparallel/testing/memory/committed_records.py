@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory.log import PartitionLog
 
 __all__ = ["CommittedRecords"]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from aioparallel.codes import ErrorCode
+from aioparallel.records.error_codes import ErrorCode
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request
 from aioparallel.testing.memory.link import carry_out

@@ -9,8 +9,8 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Final
 
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["Fault", "Faults", "Request"]
 

@@ -21,9 +21,9 @@ import enum
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from aioparallel.codes import ErrorCode
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription, assign
 from aioparallel.testing.memory.refused import Refused
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from aioparallel.clients.last_contacts import LastContacts
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import AuthenticationFailed, NotAuthorized
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import AuthenticationFailed, NotAuthorized
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request
 from aioparallel.testing.memory.refused import RETRIABLE, Refused

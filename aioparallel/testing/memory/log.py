@@ -8,7 +8,7 @@ from collections.abc import Collection
 from operator import attrgetter
 from typing import NamedTuple
 
-from aioparallel.records import Headers, raw_name
+from aioparallel.records.record import Headers, raw_name
 
 __all__ = ["PartitionLog", "Slice", "Stored", "Transaction", "TransactionState"]
 

@@ -8,10 +8,10 @@ import math
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ConfigurationError, InstanceFenced
 from aioparallel.group.client import Generation, RebalanceListener
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ConfigurationError, InstanceFenced
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.assignor import Subscription
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Request

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Protocol
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Nodes", "Peer"]
 

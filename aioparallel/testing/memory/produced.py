@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Final, NamedTuple
 
-from aioparallel.codes import ErrorCode
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.refused import Refused
 
 __all__ = ["Numbers", "ProducerLog"]

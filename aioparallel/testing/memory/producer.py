@@ -11,8 +11,8 @@ from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import Unencodable
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.delivery.producer import PendingOutput
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import Outgoing
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Outgoing
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.broker_connections import NAME, InMemoryBrokers
 from aioparallel.testing.memory.link import RETRY_BACKOFF
@@ -51,8 +51,8 @@ class InMemoryProducer(QueueingProducer):
 
 
 class InMemoryTransactionalProducer(TransactionalQueueingProducer):
-    """A :class:`~aioparallel.transactions.TransactionalProducer` of an :class:`InMemoryBroker`, for a consumer with
-    ``commits=Transactions(...)`` and an :class:`InMemoryClient` that reads ``read_committed``.
+    """A :class:`~aioparallel.persistence.transactions.TransactionalProducer` of an :class:`InMemoryBroker`, for a
+    consumer with ``commits=Transactions(...)`` and an :class:`InMemoryClient` that reads ``read_committed``.
 
     ``group_id``: the consumer's. Other arguments: see :class:`InMemoryProducer`. Faults of ``Request.TXN_OFFSETS``,
     ``Request.END_TXN``, ``Request.IDENTIFY`` and ``Request.OFFSET_FETCH`` apply to requests to coordinators.
@@ -71,7 +71,8 @@ class InMemoryTransactionalProducer(TransactionalQueueingProducer):
         self.plain = partial(
             InMemoryProducer, broker, delivery_timeout=delivery_timeout, request_timeout=request_timeout
         )
-        """Makes a producer without transactions; see :class:`~aioparallel.transactions.TransactionalProducer`."""
+        """Makes a producer without transactions; see
+        :class:`~aioparallel.persistence.transactions.TransactionalProducer`."""
         super().__init__(
             _partition_queues(),
             lambda on_metadata: InMemoryTransactionalBrokers(broker, on_metadata, timeout, group_id, group_instance_id),

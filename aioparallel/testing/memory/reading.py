@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from aioparallel.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
 from aioparallel.group.client import Fetched
-from aioparallel.history import make_undecodable
-from aioparallel.records import Record, TopicPartition, raw_name
+from aioparallel.records.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
+from aioparallel.records.history import make_undecodable
+from aioparallel.records.record import Record, TopicPartition, raw_name
 from aioparallel.testing.memory.broker import InMemoryBroker
 
 __all__ = ["Reading"]

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from aioparallel import codes
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import ClientError
+from aioparallel.records import error_codes as codes
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClientError
 
 __all__ = ["FENCING", "RETRIABLE", "Refused"]
 

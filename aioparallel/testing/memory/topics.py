@@ -7,8 +7,8 @@ from collections.abc import Collection
 from typing import Protocol
 from zlib import crc32
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import Headers, Record, TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Headers, Record, TopicPartition
 from aioparallel.testing.memory.committed_records import CommittedRecords
 from aioparallel.testing.memory.log import PartitionLog, Transaction, TransactionState
 from aioparallel.testing.memory.produced import ProducerLog

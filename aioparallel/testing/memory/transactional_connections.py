@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import TypeVar
 
-from aioparallel.clients.producing.answers import answer_in_transaction
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import TransactionsUnsupported
+from aioparallel.clients.producing.produce_answers import answer_in_transaction
 from aioparallel.group.client import Committed, Generation
-from aioparallel.records import TopicPartition
+from aioparallel.persistence.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import TransactionsUnsupported
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.broker_connections import NAME, InMemoryBrokers, Sent
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.refused import Refused
-from aioparallel.transactions import NO_ANSWER, Epoch, Epochs, StableOffsets
 
 __all__ = ["InMemoryTransactionalBrokers"]
 

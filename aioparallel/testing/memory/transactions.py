@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from aioparallel.codes import ErrorCode
 from aioparallel.group.client import Committed
-from aioparallel.records import TopicPartition
+from aioparallel.persistence.transactions import Epoch
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.log import Transaction
 from aioparallel.testing.memory.refused import Refused
-from aioparallel.transactions import Epoch
 
 __all__ = ["TransactionCoordinator"]
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
-from aioparallel.engine.waiting import to_the_end
-from aioparallel.errors import AioparallelError
+from aioparallel.event_loop.waiting import to_the_end
+from aioparallel.records.errors import AioparallelError
 from aioparallel.testing.processes.guarded import check_platform, start_guard
 
 __all__ = ["Child", "ChildFailed"]

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.records.errors import BrokerStartError
 
 __all__ = ["GuardedProcess", "check_platform", "start_guard"]
 

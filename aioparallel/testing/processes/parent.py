@@ -8,7 +8,7 @@ import sys
 from collections.abc import Coroutine
 from typing import Final
 
-from aioparallel.event_loop import loop_factory
+from aioparallel.event_loop.loop import loop_factory
 
 __all__ = ["run_until_parent_ends", "tell"]
 

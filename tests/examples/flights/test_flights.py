@@ -8,7 +8,7 @@ from itertools import islice
 
 import pytest
 
-from aioparallel.errors import AioparallelError
+from aioparallel.records.errors import AioparallelError
 from examples.flights import flights
 from examples.flights.flights import Enrichments, data_directory, read_flights, typed, value_of
 

@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 
 from aioparallel import testing
-from aioparallel.errors import AioparallelError, BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.java_runtime import JavaRuntime
+from aioparallel.records.errors import AioparallelError, BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.testing import pytest_plugin
 from aioparallel.testing.brokers import choice, local
 from aioparallel.testing.brokers.choice import Preference, choose_broker

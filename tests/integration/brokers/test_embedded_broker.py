@@ -14,7 +14,7 @@ import psutil
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
+from aioparallel.records.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers import librdkafka
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.readiness import answers

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import BrokerStartError, ConfigurationError
+from aioparallel.records.errors import BrokerStartError, ConfigurationError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.brokers import local
 from tests.support.kafka.brokers import restore, until_whole

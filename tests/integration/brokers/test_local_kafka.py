@@ -11,7 +11,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import BrokerStartError, ClientError, ConfigurationError
+from aioparallel.records.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers.local import LocalKafka
 from aioparallel.testing.brokers.readiness import answers, free_port
 

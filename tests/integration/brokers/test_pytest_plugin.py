@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.brokers.local import LocalKafka
 
 pytest_plugins = ["pytester"]

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import JarsMissing
 from aioparallel.jvm import maven
 from aioparallel.jvm.__main__ import main
 from aioparallel.jvm.sets import JAR_SETS, KAFKA, SPARK_KAFKA
+from aioparallel.records.errors import JarsMissing
 
 MAVEN = """#!/bin/sh
 echo run >> "{calls}"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import JavaNotFound
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
+from aioparallel.records.errors import JavaNotFound
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="the runtimes are shell scripts")
 

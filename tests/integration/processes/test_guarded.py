@@ -16,7 +16,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 
-from aioparallel.errors import BrokerStartError
+from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.processes.guarded import GuardedProcess
 
 CALLER = """

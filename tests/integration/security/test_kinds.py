@@ -24,7 +24,7 @@ from aioparallel import (
     TopicPartition,
 )
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.security.options import Mechanism
+from aioparallel.config.security.security import Mechanism
 from aioparallel.spark.group_marks import Position
 from aioparallel.spark.group_requests import GroupSettings
 from aioparallel.testing import LocalKafka, Secured

@@ -14,7 +14,7 @@ import pytest
 
 from aioparallel import AuthenticationFailed, Outgoing, ParallelConsumer, Record, Security, Token
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.engine.waiting import to_the_end
+from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.testing import LocalKafka
 from tests.conftest import PASSWORD
 from tests.support.kafka.consuming import consuming

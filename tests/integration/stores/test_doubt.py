@@ -11,9 +11,9 @@ import pytest
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
-from aioparallel.batches import Batch, batches
-from aioparallel.stores.sql import SqlStore, doubt, taking
-from aioparallel.stores.sql import store as store_module
+from aioparallel.handlers.batches import Batch, batches
+from aioparallel.persistence.sql import SqlStore, doubt, taking
+from aioparallel.persistence.sql import store as store_module
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.sql_stores import POSITIONS, T0, Ends, consumer_of, fill, rows, run, save, save_batch
 from tests.support.waiting import until

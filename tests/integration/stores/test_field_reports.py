@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
-from aioparallel.stores.sql import SqlStore
+from aioparallel.persistence.sql import SqlStore
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.sql_stores import consumer_of, fill, rows, run_all, save
 from tests.support.waiting import until

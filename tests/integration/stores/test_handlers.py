@@ -13,9 +13,9 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel import ConfigurationError, FailurePolicy, Ordering, Record, RetryLater, RetryPolicy
-from aioparallel.batches import Batch, batches
-from aioparallel.errors import ConsumerStateError
-from aioparallel.stores.sql import SqlStore
+from aioparallel.handlers.batches import Batch, batches
+from aioparallel.persistence.sql import SqlStore
+from aioparallel.records.errors import ConsumerStateError
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.sql_stores import ONCE, consumer_of, fill, rows, run_all, save
 

@@ -16,16 +16,16 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from aioparallel import Record
-from aioparallel.batches import Batch, Call
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.group.leader_epochs import UNKNOWN
+from aioparallel.handlers.batches import Batch, Call
 from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
-from aioparallel.records import TopicPartition
-from aioparallel.stores.sql import SqlStore
-from aioparallel.stores.sql.doubt import Fenced
-from aioparallel.stores.sql.opened import _OfSqlalchemy
-from aioparallel.stores.sql.taking import Partitions
+from aioparallel.persistence.sql import SqlStore
+from aioparallel.persistence.sql.doubt import Fenced
+from aioparallel.persistence.sql.opened import _OfSqlalchemy
+from aioparallel.persistence.sql.taking import Partitions
+from aioparallel.records.record import TopicPartition
 
 P0 = TopicPartition("in", 0)
 GENERATION = Generation(1, "m")

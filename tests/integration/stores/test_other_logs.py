@@ -11,7 +11,7 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 
 from aioparallel import NoOffsetMap, PositionOutsideLog, Record, RetryLater
-from aioparallel.stores.sql import SqlStore
+from aioparallel.persistence.sql import SqlStore
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.sql_stores import T0, consumer_of, fill, rows, rows_are, run, save
 from tests.support.waiting import until
@@ -138,7 +138,7 @@ async def test_nobody_tells_the_topics_id(
     broker.delete_topic("in")
     broker.create_topic("in", 2)
     fill(broker, range(100))
-    monkeypatch.setattr("aioparallel.stores.sql.taking._IDS", 0.05)
+    monkeypatch.setattr("aioparallel.persistence.sql.taking._IDS", 0.05)
     store = SqlStore(engine)
     async with asyncio.timeout(60), consumer_of(broker, store, until=None) as consumer:
         broker.faults.always(Request.METADATA, Fault(is_request_lost=True))

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from aioparallel.stores.sql import SqlStore, StoreNotReady
+from aioparallel.persistence.sql import SqlStore, StoreNotReady
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.sql_stores import consumer_of
 

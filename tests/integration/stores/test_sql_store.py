@@ -26,8 +26,8 @@ from aioparallel import (
     RetryLater,
     RetryPolicy,
 )
-from aioparallel.batches import Batch, batches
-from aioparallel.stores.sql import SqlStore, StoreNotReady, schema_statements
+from aioparallel.handlers.batches import Batch, batches
+from aioparallel.persistence.sql import SqlStore, StoreNotReady, schema_statements
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.sql_stores import POSITIONS, T0, consumer_of, fill, rows, rows_are, run, save, save_batch
 from tests.support.waiting import until

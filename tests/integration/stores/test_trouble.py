@@ -17,13 +17,13 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
-from aioparallel.errors import PositionOutsideLog
 from aioparallel.observe.health import ProblemKind
-from aioparallel.stores.sql import SqlStore, StoreNotReady
-from aioparallel.stores.sql import store as store_module
-from aioparallel.stores.sql.opened import Opening
-from aioparallel.stores.sql.schema import Schema
-from aioparallel.stores.sql.statements import Statements
+from aioparallel.persistence.sql import SqlStore, StoreNotReady
+from aioparallel.persistence.sql import store as store_module
+from aioparallel.persistence.sql.opened import Opening
+from aioparallel.persistence.sql.schema import Schema
+from aioparallel.persistence.sql.statements import Statements
+from aioparallel.records.errors import PositionOutsideLog
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.network import Network, network_to
 from tests.support.sql_stores import ONCE, Ends, consumer_of, fill, rows, run_all, save
@@ -77,7 +77,7 @@ async def test_a_network_that_is_silent(
     """No answer comes, and nothing says so: what waits for one gives up, closes its connection, and the record runs
     again."""
     for name, value in (("opened._BEGIN", 0.5), ("opened._END", 0.5)):
-        monkeypatch.setattr(f"aioparallel.stores.sql.{name}", value)
+        monkeypatch.setattr(f"aioparallel.persistence.sql.{name}", value)
     through = through_network(engine, network)
     fill(broker, range(0, 12, 2))
     runs = 0
@@ -263,7 +263,7 @@ async def test_a_pool_that_looks_at_its_connections_in_a_silent_network(
     broker: InMemoryBroker, engine: AsyncEngine, network: Network, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits for ever; handlers do not."""
-    monkeypatch.setattr("aioparallel.stores.sql.connections._CONNECTING", 0.5)
+    monkeypatch.setattr("aioparallel.persistence.sql.kept_connections._CONNECTING", 0.5)
     through = through_network(engine, network, pool_pre_ping=True)
     fill(broker, range(0, 12, 2))
     failed = False

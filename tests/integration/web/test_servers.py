@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from aioparallel.engine.waiting import to_the_end
+from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.testing import DeliveryChecker, LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail, read_events
 from aioparallel.testing.processes.child import Child

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from aioparallel.offsets import decode_offset_map
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import DeliveryChecker, OrderChecker
 from aioparallel.testing.event_log import EventKind, EventTail, replay
 from tests.support.kafka.reading import committed

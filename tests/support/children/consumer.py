@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from aioparallel import Batch, Deduplicate, ParallelConsumer, Record, batches
-from aioparallel.errors import ConsumerStateError
-from aioparallel.options import OptionFields
+from aioparallel.config.options import OptionFields
+from aioparallel.records.errors import ConsumerStateError
 from aioparallel.testing.event_log import EventLog
 from aioparallel.testing.processes import tell
 from tests.support.children.account import NOWHERE

@@ -17,7 +17,7 @@ import sys
 from typing import Any
 
 from aioparallel import Outgoing, ParallelConsumer, Record, Transactions
-from aioparallel.event_loop import loop_factory
+from aioparallel.event_loop.loop import loop_factory
 
 FREEZES_IN = 3
 

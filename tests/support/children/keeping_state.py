@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from aioparallel import Outgoing, ParallelConsumer, Record, State, Transactions
-from aioparallel.event_loop import loop_factory
+from aioparallel.event_loop.loop import loop_factory
 from tests.support.kafka.filling import number_of
 
 

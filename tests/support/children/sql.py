@@ -20,10 +20,10 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
-from aioparallel.batches import Batch, batches
-from aioparallel.event_loop import loop_factory
-from aioparallel.stores.sql import SqlStore, opened
-from aioparallel.stores.sql.statements import Statements
+from aioparallel.event_loop.loop import loop_factory
+from aioparallel.handlers.batches import Batch, batches
+from aioparallel.persistence.sql import SqlStore, opened
+from aioparallel.persistence.sql.statements import Statements
 from tests.support.kafka.filling import number_of
 
 AT_ONCE = 20

@@ -17,7 +17,7 @@ from aiokafka.protocol.group import LeaveGroupRequest
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from tests.support.clusters.cluster import (

@@ -10,9 +10,9 @@ from typing import cast
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Generation
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import Record, TopicPartition
 from tests.support.waiting import until
 
 __all__ = [

@@ -15,8 +15,8 @@ import pytest
 
 from aioparallel.delivery.producer import Producer
 from aioparallel.group.client import Client
-from aioparallel.records import Headers, Record, TopicPartition
-from aioparallel.transactions import TransactionalProducer
+from aioparallel.persistence.transactions import TransactionalProducer
+from aioparallel.records.record import Headers, Record, TopicPartition
 
 __all__ = [
     "Cluster",

@@ -7,9 +7,9 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Iterable
 from typing import Literal, NamedTuple
 
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, Generation
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import Record, TopicPartition
 from tests.support.waiting import until
 
 __all__ = ["Event", "Member", "values"]

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
 
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer, InMemoryTransactionalProducer
 from aioparallel.testing.memory import Transaction as MemoryTransaction
 from tests.support.clusters.cluster import (

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Sequence
 
 from aioparallel.delivery.producer import OnDelivered, PendingOutput, Producer
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced
 
 __all__ = ["Sender"]
 

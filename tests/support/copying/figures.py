@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import DeliveryChecker, OrderChecker
 from tests.support.copying.job import UNKNOWN, Acknowledged
 from tests.support.copying.members import Members

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from aioparallel import Outgoing, ParallelConsumer, Producing, Record
-from aioparallel.errors import ConsumerStateError
-from aioparallel.records import Produced
+from aioparallel.records.errors import ConsumerStateError
+from aioparallel.records.record import Produced
 from aioparallel.testing.event_log import EventLog
 from aioparallel.testing.processes import tell
 from tests.support.copying.job import UNKNOWN, CopyJob

@@ -6,14 +6,14 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any
 
-from aioparallel.batches import BatchHandler
-from aioparallel.engine.processor import Processor
-from aioparallel.engine.scheduler import AnyRecord
+from aioparallel.config.options import Options
+from aioparallel.engine.run.processor import Processor
+from aioparallel.engine.schedule.scheduler import AnyRecord
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.handlers import Batchings, Handler, Stack, together
-from aioparallel.options import Options
-from aioparallel.records import Record, TopicPartition
+from aioparallel.handlers.batches import BatchHandler
+from aioparallel.handlers.stack import Batchings, Handler, Stack, together
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["process"]
 

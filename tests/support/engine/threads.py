@@ -7,8 +7,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from aioparallel.engine.flow import Outcome
-from aioparallel.engine.loop_thread import ThreadedFlow
+from aioparallel.engine.flow.flow import Outcome
+from aioparallel.engine.flow.loop_thread import ThreadedFlow
 
 
 async def same(item: int) -> int:

@@ -8,8 +8,8 @@ from collections.abc import Collection
 from typing import Any, Literal, Unpack
 
 from aioparallel import ParallelConsumer, Record
-from aioparallel.options import OptionFields
-from aioparallel.policies import FailurePolicy, RetryPolicy
+from aioparallel.config.options import OptionFields
+from aioparallel.config.policies import FailurePolicy, RetryPolicy
 from tests.support.interop.group import Group, Place
 
 __all__ = ["OurConsumer", "run_to_the_end"]

@@ -9,11 +9,11 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Unpack
 
 from aioparallel import ParallelConsumer
+from aioparallel.config.options import OptionFields
 from aioparallel.delivery.producer import Producer
-from aioparallel.errors import ConsumerStateError
-from aioparallel.handlers import HandlersOf
+from aioparallel.handlers.stack import HandlersOf
 from aioparallel.observe.stats import Stats
-from aioparallel.options import OptionFields
+from aioparallel.records.errors import ConsumerStateError
 from tests.support.waiting import DEADLINE, until
 
 __all__ = ["consume", "consumer_of", "consuming", "stats_of"]

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from confluent_kafka import KafkaException, Producer
 
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 __all__ = ["Message", "fill", "fill_numbered", "number_of", "numbered"]
 

@@ -10,7 +10,7 @@ from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.record.default_records import DefaultRecordBatchBuilder
 from aiokafka.record.util import calc_crc32c
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
 
 __all__ = ["RAW_NAME", "damage", "with_raw_names", "write"]

@@ -11,7 +11,7 @@ from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaExcepti
 
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.group.client import Committed
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from aioparallel.testing import DeliveryChecker, OrderChecker
 from tests.support.kafka.filling import number_of
 from tests.support.waiting import DEADLINE

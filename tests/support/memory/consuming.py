@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterable
 from typing import Any, Literal, Unpack
 
+from aioparallel.config.options import OptionFields
+from aioparallel.config.policies import FailurePolicy, Producing, RetryPolicy
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.options import OptionFields
-from aioparallel.policies import FailurePolicy, Producing, RetryPolicy
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 
 Isolation = Literal["read_uncommitted", "read_committed"]

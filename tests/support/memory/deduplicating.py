@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Unpack
 
+from aioparallel.config.options import OptionFields
+from aioparallel.config.policies import Deduplicate
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.deduplication.chunks import ChunkKey, decode_chunk, decode_key
-from aioparallel.deduplication.identities import Mark, Position, RecordIdentity, joined
-from aioparallel.options import OptionFields
-from aioparallel.policies import Deduplicate
-from aioparallel.records import Headers, Record, TopicPartition
+from aioparallel.persistence.dedup.chunks import ChunkKey, decode_chunk, decode_key
+from aioparallel.persistence.dedup.identities import Mark, Position, RecordIdentity, joined
+from aioparallel.records.record import Headers, Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import T0, consumer_of
 

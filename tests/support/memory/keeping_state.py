@@ -7,7 +7,7 @@ from typing import Any
 
 from aioparallel import Record, State, Transactions
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer, InMemoryTransactionalProducer
 
 GROUP = "g"

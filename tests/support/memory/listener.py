@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
 
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import Client, Generation
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 
 __all__ = ["P0", "P1", "Listener", "client_of", "joined", "now", "read"]

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Mapping
 from typing import Any, cast
 
 from aioparallel.group.client import Client, Fetched, Span
-from aioparallel.records import Outgoing, Record, TopicPartition
+from aioparallel.records.record import Outgoing, Record, TopicPartition
 
 __all__ = ["Logs"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from aioparallel.clients.producing.answers import Answer, Verdict, answer_of
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import RecordBatch, Unencodable
 from aioparallel.clients.producing.pending import outputs_of
+from aioparallel.clients.producing.produce_answers import Answer, Verdict, answer_of
 from aioparallel.clients.producing.queues import PartitionQueues
 from aioparallel.delivery.producer import PendingOutput
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.refused import Refused

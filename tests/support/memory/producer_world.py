@@ -8,8 +8,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced, TopicPartition
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryProducer, Request
 from aioparallel.testing.memory.faults import HARMLESS
 from aioparallel.testing.memory.produced import Numbers

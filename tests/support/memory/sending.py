@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Sequence
 
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced
 from aioparallel.testing.memory import InMemoryBroker, InMemoryProducer
 from tests.support.memory.consuming import produce
 

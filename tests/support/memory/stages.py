@@ -11,11 +11,11 @@ from typing import Any, Literal, Unpack
 
 import uvloop
 
+from aioparallel.config.options import OptionFields
+from aioparallel.config.policies import FailurePolicy, RetryPolicy
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import Reject
-from aioparallel.options import OptionFields
-from aioparallel.policies import FailurePolicy, RetryPolicy
-from aioparallel.records import Outgoing, Record
+from aioparallel.records.errors import Reject
+from aioparallel.records.record import Outgoing, Record
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
 from tests.simulation.loop import RecordingLoop
 

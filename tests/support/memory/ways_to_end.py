@@ -6,9 +6,15 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from aioparallel.config.policies import FailurePolicy
 from aioparallel.consumer import ParallelConsumer
-from aioparallel.errors import AuthenticationFailed, BrokerUnreachable, ClientError, RecordStopped, TopicNotFound
-from aioparallel.policies import FailurePolicy
+from aioparallel.records.errors import (
+    AuthenticationFailed,
+    BrokerUnreachable,
+    ClientError,
+    RecordStopped,
+    TopicNotFound,
+)
 from aioparallel.testing.memory import Fault, Request
 from tests.support.memory.stages import GROUP, SOON, Stage, live
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from aioparallel.batches import Batch, BatchHandler, Batching, By, Call, batches
-from aioparallel.handlers import Batchings
-from aioparallel.records import Record
+from aioparallel.handlers.batches import Batch, BatchHandler, Batching, By, Call, batches
+from aioparallel.handlers.stack import Batchings
+from aioparallel.records.record import Record
 from tests.support.model.model import GAP, Entry
 
 __all__ = ["FIRST_CELLS", "KEYS", "KINDS", "WAYS", "Together", "Ways", "kind"]

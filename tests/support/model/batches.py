@@ -14,9 +14,9 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from aioparallel.engine.counters import EndState
-from aioparallel.handling import Ordering
-from aioparallel.history import history_of
+from aioparallel.config.handling import Ordering
+from aioparallel.engine.schedule.counters import EndState
+from aioparallel.records.history import history_of
 from tests.support.model.batch_kinds import KEYS, Together, kind
 from tests.support.model.gathered import Gathered, is_before
 from tests.support.model.model import BEGUN, Entry, State

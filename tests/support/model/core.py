@@ -6,8 +6,8 @@ import sys
 
 from hypothesis.stateful import invariant
 
-from aioparallel.engine.counters import EndState
-from aioparallel.engine.scheduler import AnyRecord
+from aioparallel.engine.schedule.counters import EndState
+from aioparallel.engine.schedule.scheduler import AnyRecord
 from aioparallel.engine.sources import NO_CEILING
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, GAP, Holding, State

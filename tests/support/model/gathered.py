@@ -8,18 +8,18 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from aioparallel.batches import Batching, Call
-from aioparallel.engine.batch_assembler import BatchAssembler, PendingBatch
-from aioparallel.engine.counters import EndState
+from aioparallel.config.handling import Ordering
 from aioparallel.engine.isolation import ENDED
-from aioparallel.engine.scheduler import AnyRecord
+from aioparallel.engine.schedule.batch_assembler import BatchAssembler, PendingBatch
+from aioparallel.engine.schedule.counters import EndState
+from aioparallel.engine.schedule.scheduler import AnyRecord
+from aioparallel.engine.schedule.turn import TOGETHER
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.engine.turn import TOGETHER
-from aioparallel.handlers import Batchings
-from aioparallel.handling import Ordering
-from aioparallel.history import history_of
-from aioparallel.records import Record
+from aioparallel.handlers.batches import Batching, Call
+from aioparallel.handlers.stack import Batchings
+from aioparallel.records.history import history_of
+from aioparallel.records.record import Record
 from tests.support.model.batch_kinds import FIRST_CELLS, KINDS, WAYS, Together, Way, Ways
 from tests.support.model.core import SyncCore
 from tests.support.model.group import Fate

@@ -7,14 +7,14 @@ import types
 from collections.abc import Generator, Mapping
 from typing import cast
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.committer import Committer
+from aioparallel.group.offset_stores import OffsetStore
 from aioparallel.group.sessions import Session
-from aioparallel.group.stores import OffsetStore
 from aioparallel.offsets import decode_offset_map, encode_offset_map
-from aioparallel.options import Options
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from tests.support.model.model import GAP, Cell, Holding
 
 __all__ = ["Commits", "Fate", "Group", "Log"]

@@ -10,10 +10,10 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from aioparallel.config.handling import Ordering
 from aioparallel.group.sessions import Session
-from aioparallel.handling import Ordering
 from aioparallel.offsets import OffsetMap
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 GAP = "gap"
 """In a log: an offset that is never delivered (compacted, a transaction marker, aborted)."""

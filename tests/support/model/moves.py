@@ -10,11 +10,11 @@ from collections.abc import Collection
 from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
-from aioparallel.engine.counters import EndState
 from aioparallel.engine.isolation import ENDED
+from aioparallel.engine.schedule.counters import EndState
 from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
 from tests.support.model.sessions import PARTITIONS, PICK, Sessions, with_single

@@ -8,17 +8,17 @@ from typing import Any
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from aioparallel.engine.retries import RetryQueue
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.handling import Ordering
+from aioparallel.config.options import Options
+from aioparallel.engine.outcomes.retries import RetryQueue
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.group.client import Generation
 from aioparallel.group.sessions import Session
-from aioparallel.handlers import Batchings
-from aioparallel.handling import Ordering
+from aioparallel.handlers.stack import Batchings
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
-from aioparallel.options import Options
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from tests.support.model.group import TOPIC, Commits, Group
 from tests.support.model.model import BEGUN, GAP, Cell, Entry, Holding, Known, Model, State
 

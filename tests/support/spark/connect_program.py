@@ -15,12 +15,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.backfill import FromParquet, Step, ToParquet, backfill
 from aioparallel.spark.checkpoints import checkpoint_status
 from aioparallel.spark.checks import check
+from aioparallel.spark.connector_jars import kafka_jars
 from aioparallel.spark.headers import outgoing
-from aioparallel.spark.jars import kafka_jars
 from aioparallel.spark.topics import read_topic, write_topic
 from tests.support.spark.settings import ALONE, STREAM_TIMEOUT
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from aioparallel import Batch, batches
-from aioparallel.resources import resource
+from aioparallel.handlers.resources import resource
 from aioparallel.spark import SinkRow
 
 __all__ = ["RESOURCES", "fail_at_seven", "fail_without_utf8", "note", "note_all", "place"]

@@ -22,7 +22,7 @@ def main(reuse: str, file: str) -> None:
     from pyspark.sql import SparkSession  # noqa: PLC0415
     from pyspark.sql import functions as F  # noqa: N812, PLC0415
 
-    from aioparallel.errors import CheckFailed  # noqa: PLC0415
+    from aioparallel.records.errors import CheckFailed  # noqa: PLC0415
     from aioparallel.spark import async_udf, parallel_map, read_topic, register_sink, write_topic  # noqa: PLC0415
     from tests.support.spark.settings import ALONE  # noqa: PLC0415
 

@@ -26,9 +26,10 @@ from aioparallel import (
     State,
     Transactions,
 )
-from aioparallel.batches import Batch, batches
-from aioparallel.errors import BrokerUnreachable, ClientError, ConsumerStateError, RecordStopped
-from aioparallel.records import TopicPartition
+from aioparallel.handlers.batches import Batch, batches
+from aioparallel.persistence.transactions import size
+from aioparallel.records.errors import BrokerUnreachable, ClientError, ConsumerStateError, RecordStopped
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import (
     ErrorCode,
     Fault,
@@ -40,7 +41,6 @@ from aioparallel.testing.memory import (
 from aioparallel.testing.memory.link import Link
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.testing.memory.transactional_connections import InMemoryTransactionalBrokers
-from aioparallel.transactions import size
 
 __all__ = ["Course", "Member", "World"]
 

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from aioparallel.cli.dlq.marks import MarksRefused
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation
-from aioparallel.records import Failure, Headers, Origin, Record, TopicPartition
+from aioparallel.records.record import Failure, Headers, Origin, Record, TopicPartition
 
 TOPIC = "orders.dlq"
 P0 = TopicPartition(TOPIC, 0)

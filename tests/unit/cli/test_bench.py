@@ -15,7 +15,7 @@ from aioparallel.cli.bench.command import BenchSettings
 from aioparallel.cli.bench.measuring import measure, unfinished
 from aioparallel.cli.bench.showing import Seen, limit_of
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.testing import EmbeddedBroker
 from aioparallel.testing.filling import Message, fill
 from tests.support.command_line import invoke

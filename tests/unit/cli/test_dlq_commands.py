@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from aioparallel.cli.dlq import opening
+from aioparallel.cli.dlq import dead_letter_topic as opening
 from tests.support.command_line import invoke
 
 NOWHERE = ["--bootstrap-servers", "nowhere:1"]

@@ -11,16 +11,16 @@ from rich.console import Console
 
 from aioparallel.cli.cluster import parse_client_options
 from aioparallel.cli.console import age, counted, plain_text
+from aioparallel.cli.dlq.dead_letter_topic import OpenTopic
 from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.looking import Search, print_json, print_table
 from aioparallel.cli.dlq.marks import Marks
-from aioparallel.cli.dlq.opening import OpenTopic
 from aioparallel.cli.dlq.printing import as_json, details, json_summary, readable
 from aioparallel.cli.dlq.selecting import DeadLetter, Selection
 from aioparallel.delivery.letters import read_letter
-from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Client, Committed, Fetched, Span
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 
 from .dead_letters import P0, TOPIC, Group, Place, letter_record, read_of, stranger
 

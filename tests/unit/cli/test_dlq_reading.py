@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from aioparallel.cli.dlq.opening import OpenTopic
+from aioparallel.cli.dlq.dead_letter_topic import OpenTopic
 from aioparallel.cli.dlq.options import Access
 from aioparallel.cli.dlq.printing import details, json_details
 from aioparallel.cli.dlq.replaying import Destination
 from aioparallel.cli.dlq.selecting import DeadLetter
 from aioparallel.clients.aiokafka import log_reading as reading
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
-from aioparallel.errors import BrokerUnreachable, ClientError, ConfigurationError, UnreadableBatch
 from aioparallel.group.client import Span
-from aioparallel.records import Failure, Origin, Record, TopicPartition
+from aioparallel.records.errors import BrokerUnreachable, ClientError, ConfigurationError, UnreadableBatch
+from aioparallel.records.record import Failure, Origin, Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 
 from .dead_letters import letter_record

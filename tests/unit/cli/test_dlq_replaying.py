@@ -13,10 +13,10 @@ from aioparallel.cli.dlq.planning import make_plan
 from aioparallel.cli.dlq.replaying import Destination, Replay
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.delivery.producer import OnDelivered, PendingOutput
-from aioparallel.errors import ClientError, ProduceFailed
 from aioparallel.group.client import Client, CommitFault, Committed, Fetched
 from aioparallel.observe.health import Problem
-from aioparallel.records import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.errors import ClientError, ProduceFailed
+from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
 
 from .dead_letters import P0, Group, Place, letter_record, read_of, stranger
 

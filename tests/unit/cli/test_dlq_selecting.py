@@ -15,9 +15,9 @@ from aioparallel.cli.dlq.selecting import (
     parse_time,
 )
 from aioparallel.delivery.letters import read_letter
-from aioparallel.errors import ConfigurationError
 from aioparallel.group.client import Span
-from aioparallel.records import Record
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Record
 
 from .dead_letters import letter_record, stranger
 

@@ -12,7 +12,7 @@ import pytest
 
 from aioparallel import cli
 from aioparallel.cli import console
-from aioparallel.errors import BrokerUnreachable, ConfigurationError
+from aioparallel.records.errors import BrokerUnreachable, ConfigurationError
 from tests.support.command_line import invoke
 
 

@@ -10,10 +10,10 @@ from cyclopts import App
 from aioparallel.cli.bench.command import BenchSettings, bench
 from aioparallel.cli.kmq.commands import QueueAccess, Trackers, tracker_command
 from aioparallel.cli.security import Secure
-from aioparallel.handling import Handling
-from aioparallel.option_docs import described, options_of
+from aioparallel.config.handling import Handling
+from aioparallel.config.option_docs import described, options_of
+from aioparallel.config.security import Security
 from aioparallel.queues.kmq import RedeliveryTracker
-from aioparallel.security import Security
 from tests.support.command_line import invoke
 
 

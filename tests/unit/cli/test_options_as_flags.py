@@ -12,9 +12,9 @@ from cyclopts.argument import Argument
 from cyclopts.config import Env, Toml
 
 from aioparallel.cli.console import as_typed
-from aioparallel.errors import ConfigurationError
-from aioparallel.handling import Ordering
-from aioparallel.options import Options
+from aioparallel.config.handling import Ordering
+from aioparallel.config.options import Options
+from aioparallel.records.errors import ConfigurationError
 
 
 def command(*config: Env | Toml) -> App:

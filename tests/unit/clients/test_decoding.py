@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.clients.aiokafka.decoding import Decoder
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 
 PARTITION = TopicPartition("topic", 3)
 ATTRIBUTES = 22  # the lower byte of a batch's attributes

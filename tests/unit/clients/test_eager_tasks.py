@@ -10,7 +10,7 @@ import pytest
 
 from aioparallel import ParallelConsumer
 from aioparallel.clients.aiokafka.eager_tasks import refuse_eager_tasks
-from aioparallel.errors import ClientError
+from aioparallel.records.errors import ClientError
 
 
 class Begun(asyncio.Future[None]):

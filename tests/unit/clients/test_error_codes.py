@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiokafka.errors as kafka
 import pytest
 
-from aioparallel.clients.producing.answers import Verdict, answer_of
+from aioparallel.clients.producing.produce_answers import Verdict, answer_of
 from aioparallel.testing.memory import ErrorCode
 
 PASSING = [2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 72, 74, 75, 78, 89, 100, 103]

@@ -8,7 +8,7 @@ import pytest
 
 from aioparallel.clients.last_contacts import LastContacts
 from aioparallel.observe.stats import BrokerContact
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 NAMES: dict[object, str] = {1: "one:9092", 2: "two:9092"}
 

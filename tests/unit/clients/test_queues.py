@@ -8,8 +8,8 @@ import pytest
 
 from aioparallel.clients.producing.pending import outputs_of
 from aioparallel.clients.producing.queues import PartitionQueues
-from aioparallel.errors import ProduceFailed
-from aioparallel.records import Outgoing, Produced
+from aioparallel.records.errors import ProduceFailed
+from aioparallel.records.record import Outgoing, Produced
 from tests.support.memory.producer_queues import encode
 
 Result = Sequence[Produced] | ProduceFailed

@@ -7,7 +7,7 @@ import itertools
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from aioparallel.errors import ProduceFailed
+from aioparallel.records.errors import ProduceFailed
 from tests.support.examples import examples
 from tests.support.memory.producer_queues import NO_ANSWER, TIMEOUT, Cluster, fits
 

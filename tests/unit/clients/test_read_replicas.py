@@ -15,8 +15,8 @@ from aiokafka.structs import BrokerMetadata
 
 from aioparallel.clients.aiokafka import internals
 from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
-from aioparallel.codes import ErrorCode
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 WAIT = 0.05

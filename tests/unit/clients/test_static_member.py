@@ -14,7 +14,7 @@ from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGrou
 from aioparallel.clients.aiokafka import static_member
 from aioparallel.clients.aiokafka.heartbeats import Heartbeat
 from aioparallel.clients.aiokafka.static_member import StaticMember
-from aioparallel.codes import ErrorCode
+from aioparallel.records.error_codes import ErrorCode
 
 NEW = ""
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from aioparallel.clients.aiokafka.decoding import Decoder
 from aioparallel.clients.aiokafka.raw_batches import Damaged, frame_at, records_in
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 from tests.unit.clients.test_decoding import PARTITION, batch, logs, response, shown
 
 STAND_IN = "header-in-place-of-bytes"

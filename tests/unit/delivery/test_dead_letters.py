@@ -13,8 +13,8 @@ from aioparallel import FailurePolicy, Outgoing, Producing, Record, Reject, Retr
 from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
 from aioparallel.engine.sources import Source
-from aioparallel.errors import ConfigurationError, RecordStopped, TopicNotFound
-from aioparallel.records import Failure, Origin
+from aioparallel.records.errors import ConfigurationError, RecordStopped, TopicNotFound
+from aioparallel.records.record import Failure, Origin
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
 from tests.support.memory.consuming import committed, consumer_of, produce
 from tests.support.waiting import until

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
 from aioparallel.delivery.due_times import due_at
 from aioparallel.delivery.letters import Letter, write_letter
-from aioparallel.records import Failure, Origin
+from aioparallel.records.record import Failure, Origin
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import consumer_of, produce
 from tests.support.waiting import until

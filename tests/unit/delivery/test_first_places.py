@@ -9,7 +9,7 @@ import pytest
 from aioparallel.delivery.first_places import first_place, replayed_origin
 from aioparallel.delivery.letters import Letter, write_letter
 from aioparallel.delivery.retry_topics import RetryTopics, origin_topic
-from aioparallel.records import Failure, Origin, Record
+from aioparallel.records.record import Failure, Origin, Record
 
 FAILURE = Failure(12.5, "a.B", "no")
 LETTER = Letter(Origin("orders", 3, 7, 1_000), "g", 2, FAILURE, FAILURE, "tb", None)

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from aioparallel import Outgoing, Record, source_headers
-from aioparallel.coordinates import Coordinates, coordinates_of
 from aioparallel.delivery.output_names import with_digests
 from aioparallel.delivery.outputs import outputs_in
-from aioparallel.records import Headers
+from aioparallel.records.record import Headers
+from aioparallel.records.source_headers import Coordinates, coordinates_of
 
 RECORD = Record("raw", 3, 1024, b"k", b"v", (("trace", b"1"),))
 PLACE = source_headers(RECORD)

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from aioparallel.config.policies import TooLargeLetters
 from aioparallel.delivery.letters import LeftOut, Letter, original_headers, read_letter, write_letter
 from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
-from aioparallel.policies import TooLargeLetters
-from aioparallel.records import Failure, Headers, Origin, Outgoing, Record
+from aioparallel.records.record import Failure, Headers, Origin, Outgoing, Record
 
 OWN: Headers = (("trace", b"abc"), ("none", None))
 

@@ -9,7 +9,7 @@ import pytest
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy, Transactions
 from aioparallel.delivery.letters import Letter, original_headers, read_letter
-from aioparallel.errors import ConfigurationError, RecordStopped
+from aioparallel.records.errors import ConfigurationError, RecordStopped
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer
 from tests.support.memory.consuming import committed, consumer_of
 from tests.support.waiting import until

@@ -10,16 +10,16 @@ import pytest
 from aiokafka.record.memory_records import MemoryRecords
 
 from aioparallel import FailurePolicy, Outgoing, Record, RetryPolicy, batches
-from aioparallel.clients.aiokafka.encoding import BatchEncoder
+from aioparallel.clients.aiokafka.batch_encoding import BatchEncoder
 from aioparallel.clients.aiokafka.raw_batches import frame_at, records_in
 from aioparallel.clients.producing.numbering import Identity
+from aioparallel.config.handling import Ordering
+from aioparallel.config.policies import Verdict
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
 from aioparallel.delivery.producer import PendingOutput
-from aioparallel.engine.failures import Failures
-from aioparallel.errors import ConfigurationError, RecordStopped, UndecodableRecord
-from aioparallel.handling import Ordering
-from aioparallel.policies import Verdict
-from aioparallel.records import Failure, Headers, Origin, raw_name, readable_name
+from aioparallel.engine.outcomes.failures import Failures
+from aioparallel.records.errors import ConfigurationError, RecordStopped, UndecodableRecord
+from aioparallel.records.record import Failure, Headers, Origin, raw_name, readable_name
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import Seen, committed, consumer_of
 from tests.support.waiting import until

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
-from aioparallel.engine.loop_thread import LoopThread
+from aioparallel.engine.flow.loop_thread import LoopThread
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.virtual_time import VirtualLoop
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Collection, Mapping
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.sessions import SessionState
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 P = TopicPartition("t", 0)
 

@@ -32,10 +32,10 @@ from aioparallel import (
     TopicPartition,
     Transactions,
 )
-from aioparallel.batches import Batch, batches
 from aioparallel.group.client import Generation
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.sessions import Session
+from aioparallel.handlers.batches import Batch, batches
 from aioparallel.testing.memory import (
     Fault,
     InMemoryBroker,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from aioparallel import ParallelConsumer, ProblemKind
-from aioparallel.errors import InstanceFenced
+from aioparallel.records.errors import InstanceFenced
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.consuming import T0, Seen, committed, produce
 from tests.support.waiting import until

@@ -10,7 +10,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import pytest
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group import offset_commits
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.committer import Committer
@@ -19,15 +20,14 @@ from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import Truncations
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 
 WHO = Generation(1, "m")
 
 
 class Kept:
-    """Positions in memory: an :class:`~aioparallel.group.stores.OffsetStore` that takes everything."""
+    """Positions in memory: an :class:`~aioparallel.group.offset_stores.OffsetStore` that takes everything."""
 
     def __init__(self, positions: Mapping[TopicPartition, Committed]) -> None:
         self.positions = dict(positions)

@@ -7,8 +7,8 @@ import logging
 
 import pytest
 
-from aioparallel.errors import ClientError
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import ClientError
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
 from tests.support.memory.consuming import T0, Seen, committed, consumer_of, produce
 from tests.support.waiting import until

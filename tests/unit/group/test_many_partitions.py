@@ -8,9 +8,9 @@ from typing import Unpack
 
 import pytest
 
-from aioparallel.handling import Ordering
-from aioparallel.options import OptionFields
-from aioparallel.records import Record, TopicPartition
+from aioparallel.config.handling import Ordering
+from aioparallel.config.options import OptionFields
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import Seen, committed, consumer_of
 from tests.support.virtual_time import VirtualLoop

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from aioparallel.engine.counters import Counters
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.counters import Counters
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import MetadataLimit, Sample
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import Session
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 
 class _Scheduler:

@@ -12,10 +12,10 @@ from typing import Any, Unpack
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.errors import NoCommittedOffset
+from aioparallel.config.options import OptionFields
 from aioparallel.group.client import Committed
-from aioparallel.options import OptionFields
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.errors import NoCommittedOffset
+from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
 from tests.support.memory.consuming import GROUP, Seen, committed, consumer_of, produce
 from tests.support.waiting import until

@@ -9,10 +9,10 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.errors import NotAuthorized
 from aioparallel.group.client import Committed
 from aioparallel.observe.health import ProblemKind
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import NotAuthorized
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.consuming import GROUP, Seen, committed, consumer_of, produce
 from tests.support.waiting import until

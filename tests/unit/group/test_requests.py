@@ -5,7 +5,7 @@ from __future__ import annotations
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import Sample, requests
 from aioparallel.group.sessions import Session
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 
 
 def one(number: int, text: str, *, is_first: bool) -> Sample:

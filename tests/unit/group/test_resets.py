@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import pytest
 
 from aioparallel import ParallelConsumer
-from aioparallel.errors import PositionOutsideLog
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.sessions import Session
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import PositionOutsideLog
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
 from tests.support.memory.consuming import GROUP, T0, Seen, committed, consumer_of, produce
 from tests.support.waiting import until

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.errors import ConsumerStateError
 from aioparallel.group.run_state import Phase, RunState
+from aioparallel.records.errors import ConsumerStateError
 
 NEW, OPEN, RUNNING, STOPPING, SETTLED, CLOSED = Phase
 REFUSED = None

@@ -13,7 +13,7 @@ from aioparallel.group.client import Fetched
 from aioparallel.group.sessions import Session
 from aioparallel.group.stalls import Stalls
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 from tests.support.memory.consuming import GROUP, T0, Seen, consumer_of, produce
 from tests.support.waiting import until

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from aioparallel import ParallelConsumer, Record
-from aioparallel.errors import OffsetOutOfRange
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.leader_epochs import LeaderEpochs, epoch_of
 from aioparallel.group.truncations import ledger_below
 from aioparallel.observe.health import ProblemKind
 from aioparallel.offsets import OffsetMap, encode_offset_map
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import OffsetOutOfRange
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.consuming import GROUP, T0, committed, consumer_of
 from tests.support.waiting import until

@@ -8,16 +8,16 @@ from contextlib import aclosing
 
 import pytest
 
-from aioparallel.engine.scheduler import Scheduler
-from aioparallel.errors import ConfigurationError, UnreadableBatch
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Generation, Span
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.unreadable import UnreadablePartitions, read_past
 from aioparallel.observe.health import ProblemKind
 from aioparallel.offsets import Ledger
-from aioparallel.options import Options
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConfigurationError, UnreadableBatch
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.consuming import Seen, committed, consumer_of, produce
 from tests.support.waiting import until

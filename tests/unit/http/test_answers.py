@@ -14,8 +14,8 @@ import pytest
 import zstandard
 from aiohttp import web
 
-from aioparallel.errors import BadStatus, Reject, RequestFailed, RetryLater
 from aioparallel.http import Request, Response, http_handler
+from aioparallel.records.errors import BadStatus, Reject, RequestFailed, RetryLater
 from tests.support.http.asking import Kind, both, get, status_of
 from tests.support.http.raw import Raw
 from tests.support.http.service import Service

@@ -16,9 +16,9 @@ import aiohttp
 import httpx
 import pytest
 
-from aioparallel.errors import OutOfResources, RequestFailed
 from aioparallel.http import Request, http_handler
 from aioparallel.http.connections import Connections
+from aioparallel.records.errors import OutOfResources, RequestFailed
 from tests.support.http.asking import Kind, both, get, status_of
 from tests.support.http.raw import OK, Raw, raw_service
 from tests.support.waiting import until

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 
 from aioparallel import RetryPolicy, parallel_map
-from aioparallel.errors import RequestTimeout
 from aioparallel.http import Request, http_handler
+from aioparallel.records.errors import RequestTimeout
 from tests.support.http.asking import Kind, both, get, status_of
 from tests.support.http.service import Service
 from tests.support.waiting import DEADLINE, SLACK, until

@@ -17,7 +17,6 @@ import pytest
 from aiohttp import web
 
 from aioparallel import ConfigurationError, ConsumerStateError, Record, Reject, RetryPolicy, parallel_map
-from aioparallel.errors import InvalidOutput
 from aioparallel.http import (
     BadStatus,
     Request,
@@ -26,6 +25,7 @@ from aioparallel.http import (
     Response,
     http_handler,
 )
+from aioparallel.records.errors import InvalidOutput
 from tests.support.http.asking import Kind, both, get, same, status_of
 from tests.support.http.service import Answer, Service
 from tests.support.waiting import DEADLINE, SLACK, until

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 
 from aioparallel import ConfigurationError, FailurePolicy, Outgoing, Record, RetryPolicy
+from aioparallel.config.handling import CallNext
 from aioparallel.group import snapshot
-from aioparallel.handling import CallNext
 from aioparallel.http import Request, Response, http_handler
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.http.service import Answer, Service

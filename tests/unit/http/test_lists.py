@@ -11,9 +11,9 @@ import pytest
 from aiohttp import web
 
 from aioparallel import parallel_map
-from aioparallel.errors import RetryLater
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.hosts import Hosts
+from aioparallel.records.errors import RetryLater
 from tests.support.http.asking import Kind, both, same
 from tests.support.http.service import Answer, Service, service
 from tests.support.waiting import until

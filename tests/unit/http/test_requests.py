@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from aioparallel.errors import ConfigurationError
 from aioparallel.http import Request, http_handler
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.requests import origin_of, pairs_of
+from aioparallel.records.errors import ConfigurationError
 from tests.support.http.asking import get
 
 

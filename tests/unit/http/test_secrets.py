@@ -12,9 +12,9 @@ import httpx
 import pytest
 
 from aioparallel import FailurePolicy, RetryPolicy
-from aioparallel.errors import ConfigurationError, RequestFailed
 from aioparallel.http import Request, http_handler
 from aioparallel.http.requests import shown
+from aioparallel.records.errors import ConfigurationError, RequestFailed
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.http.asking import Kind, both
 from tests.support.http.raw import Raw

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.errors import OffsetMapError
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
 from aioparallel.offsets.dense.rice import RunningSizes, best_parameter, write_block
 from aioparallel.offsets.java.java_formats import JAVA_FORMATS
 from aioparallel.offsets.java.java_reader import decode_java_payload
+from aioparallel.records.errors import OffsetMapError
 
 BASE = 10**9
 

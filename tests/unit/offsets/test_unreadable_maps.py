@@ -13,9 +13,9 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.errors import OffsetMapError
 from aioparallel.offsets import MAX_BODY_BYTES, MAX_INCOMPLETES, OffsetMap, decode_offset_map, encode_offset_map
 from aioparallel.offsets.java.java_formats import JAVA_FORMATS
+from aioparallel.records.errors import OffsetMapError
 
 BASE = 1_000
 

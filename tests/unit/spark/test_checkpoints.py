@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark import checkpoints
 from aioparallel.spark.checkpoints import CheckpointStatus, PartitionStatus, checkpoint_status
 from aioparallel.spark.logs import Log

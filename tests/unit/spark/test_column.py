@@ -13,7 +13,7 @@ import pytest
 from pyspark import cloudpickle
 
 from aioparallel import in_processes
-from aioparallel.errors import ConfigurationError, HandlerTimeout
+from aioparallel.records.errors import ConfigurationError, HandlerTimeout
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from tests.support.spark.tried import plain, yields
 

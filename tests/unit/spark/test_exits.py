@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aioparallel import batches
-from aioparallel.engine import loop_thread
+from aioparallel.engine.flow import loop_thread
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.values import Row
 from tests.support.spark.tried import numbers

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 from pyspark.sql import Row as SparkRow
 
-from aioparallel.errors import InvalidOutput
+from aioparallel.records.errors import InvalidOutput
 from aioparallel.spark import parallel_map, run_locally
 from aioparallel.spark.values import Row
 from tests.support.spark.tried import numbers

@@ -14,10 +14,10 @@ from uuid import UUID
 import aiokafka.errors as kafka
 import pytest
 
-from aioparallel.codes import ErrorCode
-from aioparallel.errors import BrokerUnreachable
 from aioparallel.group.client import Committed
-from aioparallel.records import TopicPartition
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import BrokerUnreachable
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark import group_offsets
 from aioparallel.spark.group_marks import Position, mark_of, stranger
 from aioparallel.spark.group_offsets import GroupCommitter

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType, VariantType
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.keys import _quoted, check_hashable, missing_column, one_lane
 

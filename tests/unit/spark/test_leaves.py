@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 from pyspark.sql import types
 
-from aioparallel.engine.work import OnError
-from aioparallel.errors import ConfigurationError, InvalidOutput
+from aioparallel.engine.flow.work import OnError
+from aioparallel.records.errors import ConfigurationError, InvalidOutput
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.builders import builder_of
 from aioparallel.spark.ddl import read_type

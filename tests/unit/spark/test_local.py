@@ -20,13 +20,13 @@ import pytest
 from pyspark.sql.types import IntegerType, LongType, StructField, StructType
 
 from aioparallel import in_processes
-from aioparallel.engine.flow import Outcome
-from aioparallel.engine.sizes import Sized
-from aioparallel.errors import ConfigurationError, InvalidOutput, RetryLater
-from aioparallel.policies import RetryPolicy
-from aioparallel.resources import resource
+from aioparallel.config.policies import RetryPolicy
+from aioparallel.engine.flow.flow import Outcome
+from aioparallel.engine.flow.sizes import Sized
+from aioparallel.handlers.resources import resource
+from aioparallel.records.errors import ConfigurationError, InvalidOutput, RetryLater
 from aioparallel.spark import async_udf, parallel_map, run_locally
-from aioparallel.spark.results import Results
+from aioparallel.spark.arrow_batches import Results
 from aioparallel.spark.values import Row
 from tests.support.spark.tried import double, numbers, plain, yields
 

@@ -13,7 +13,7 @@ from unittest.mock import MagicMock
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.file_systems import LocalFiles, Location
 from aioparallel.spark.parquet_output import Mode, ParquetOutput
 

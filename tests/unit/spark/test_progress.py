@@ -16,8 +16,8 @@ import pytest
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent, StreamingQueryProgress
 from rich.console import Console
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.progress import PartitionProgress, ProgressListener, QueryProgress
 from aioparallel.spark.progress_figures import first_line
 from tests.support.spark import progress_events as events

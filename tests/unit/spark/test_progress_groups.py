@@ -7,7 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark import group_offsets
 from aioparallel.spark.progress import ProgressListener
 from tests.support.spark import progress_events as events

@@ -17,7 +17,7 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from aioparallel import Batch, batches
-from aioparallel.errors import ConfigurationError, Reject
+from aioparallel.records.errors import ConfigurationError, Reject
 from aioparallel.spark import SinkRow
 from aioparallel.spark.row_names import Naming, RowNames, _numbered, digest_of_row
 from aioparallel.spark.rows import columns_of

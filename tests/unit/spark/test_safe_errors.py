@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel.errors import TaskFailed
+from aioparallel.records.errors import TaskFailed
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.values import MAX_TEXT, text_of

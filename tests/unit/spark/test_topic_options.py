@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from pyspark.sql import SparkSession
 
-from aioparallel.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.topics import read_topic, sink_options
 
 SERVERS = "broker:9092"

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from aioparallel.errors import ConfigurationError
-from aioparallel.records import TopicPartition
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.logs import Log
-from aioparallel.spark.positions import Edge, check_order
+from aioparallel.spark.topic_positions import Edge, check_order
 from aioparallel.spark.topic_ranges import TopicRange
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
-from aioparallel.errors import (
+from aioparallel.observe.health import ProblemKind
+from aioparallel.records.errors import (
     ClusterChanged,
     ConfigurationError,
     ConsumerStateError,
@@ -24,11 +25,10 @@ from aioparallel.errors import (
     TopicNotFound,
     WorkCancelled,
 )
-from aioparallel.observe.health import ProblemKind
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from aioparallel.web import Consumers, ConsumerService, RestartPolicy, answers
 from aioparallel.web import service as service_module
-from aioparallel.web.signals import end_application
+from aioparallel.web.server_signals import end_application
 from tests.support.memory.consuming import Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 

@@ -17,7 +17,7 @@ from aioparallel import (
     RetryPolicy,
     batches,
 )
-from aioparallel.engine.gates import Gate, name_woken
+from aioparallel.engine.outcomes.gates import Gate, name_woken
 from aioparallel.observe.health import ProblemKind
 from aioparallel.queues.kmq.leases import Leased
 from aioparallel.queues.kmq.markers import read_marker

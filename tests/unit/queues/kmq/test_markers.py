@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aioparallel.queues.kmq.markers import END, Marker, key_of, read_marker, redeliveries, start_of, with_count
-from aioparallel.records import Record
+from aioparallel.records.record import Record
 
 
 def test_golden_vectors() -> None:

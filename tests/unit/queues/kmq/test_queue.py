@@ -14,7 +14,7 @@ from aioparallel import ConfigurationError, Ordering, Producing, Record, Reject,
 from aioparallel.delivery.letters import original_headers
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.queues.kmq.markers import read_marker
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker

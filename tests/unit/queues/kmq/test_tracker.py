@@ -15,7 +15,7 @@ from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Fetched, Span
 from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
 from aioparallel.queues.kmq.markers import END, key_of, start_of
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker

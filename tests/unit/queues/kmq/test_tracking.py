@@ -16,7 +16,7 @@ from aioparallel.queues.kmq import tracking
 from aioparallel.queues.kmq.markers import END, key_of, read_marker, start_of
 from aioparallel.queues.kmq.redelivery import NotSent
 from aioparallel.queues.kmq.tracking import Tracking
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 from tests.support.virtual_time import VirtualLoop
 
 PLACE = TopicPartition("q-markers", 0)

@@ -21,12 +21,12 @@ from aioparallel import (
     TopicNotFound,
     batches,
 )
-from aioparallel.batches import Batch
-from aioparallel.errors import InstanceFenced
 from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.handlers.batches import Batch
 from aioparallel.queues.priority import PriorityConsumer, priority_of
-from aioparallel.queues.priority.sharing import Sharing
-from aioparallel.records import TopicPartition
+from aioparallel.queues.priority.weighted_sharing import Sharing
+from aioparallel.records.errors import InstanceFenced
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, Request
 from tests.support.waiting import until
 from tests.unit.queues.priority.conftest import clients, consumer, produce, running

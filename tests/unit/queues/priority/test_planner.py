@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from aioparallel.engine.scheduler import Scheduler
+from aioparallel.config.options import Options
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.sessions import Session
-from aioparallel.options import Options
 from aioparallel.queues.priority.budget import PollBudget, exponential
 from aioparallel.queues.priority.client import PriorityClient, _used
 from aioparallel.queues.priority.names import PriorityTopics
 from aioparallel.queues.priority.planner import PollPlanner
-from aioparallel.records import Record, TopicPartition
+from aioparallel.records.record import Record, TopicPartition
 
 
 class Polls:

@@ -8,7 +8,7 @@ import pytest
 
 from aioparallel import ConfigurationError, ProduceFailed
 from aioparallel.queues.priority import PriorityProducer
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
 
 

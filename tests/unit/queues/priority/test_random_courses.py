@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from aioparallel import Ordering, Record, RetryLater
-from aioparallel.records import TopicPartition
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, Request
 from tests.support.waiting import until
 from tests.unit.queues.priority.conftest import PRIORITIES, clients, consumer

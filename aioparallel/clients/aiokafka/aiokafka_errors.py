@@ -1,0 +1,106 @@
+"""Translates aiokafka's errors into this package's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Final, cast
+
+import aiokafka.errors as kafka
+
+from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import AioparallelError, AuthenticationFailed, ClientError, NotAuthorized
+
+__all__ = ["AUTHENTICATION", "deadline", "is_passing", "translated"]
+
+AUTHENTICATION: Final[tuple[type[Exception], ...]] = (
+    kafka.AuthenticationFailedError,
+    kafka.AuthenticationMethodNotSupported,
+    kafka.IllegalSaslStateError,
+    LoginFailed,
+    kafka.SaslAuthenticationFailed,
+    kafka.UnsupportedSaslMechanismError,
+)
+"""The broker rejected the credentials, or does not support the login method."""
+
+_ADVICE: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (
+        kafka.InvalidSessionTimeoutError,
+        "the broker refuses session_timeout: keep it between its group.min.session.timeout.ms and "
+        "group.max.session.timeout.ms",
+    ),
+    (
+        kafka.InconsistentGroupProtocolError,
+        "the group's members use another partition assignor: set partition_assignment_strategy in client_options to "
+        "theirs, or use another group_id",
+    ),
+    (kafka.InvalidGroupIdError, "the broker refuses the group_id"),
+)
+
+
+_ADVICE_BY_CODE: Final = {
+    ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as its brokers allow (group.max.size): start "
+    "fewer members, or raise that",
+}
+
+
+def translated(error: Exception, doing: str, code: int = ErrorCode.NONE) -> AioparallelError:
+    """Translate an error. ``doing``: what was in progress, for the message. ``code``: the broker's error code, if
+    aiokafka may not know it."""
+    if isinstance(error, AioparallelError):
+        return error
+    if code not in kafka.kafka_errors:
+        advice = _ADVICE_BY_CODE.get(cast("ErrorCode", code), "see the protocol guide of Kafka for that code")
+        return ClientError(f"{doing}: {advice} (the broker answered {_name_of(code)})")
+    if (what := _refused(error)) is not None:
+        return NotAuthorized(f"{what} ({doing})")
+    if isinstance(error, AUTHENTICATION):
+        return AuthenticationFailed("this cluster", f"{error} ({doing})", "check the login in Security")
+    for kind, advice in _ADVICE:
+        if isinstance(error, kind):
+            return ClientError(f"{doing}: {advice} ({error})")
+    return ClientError(f"{doing}: {error!r}; see the log before this for the broker's answer")
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a retry may succeed."""
+    return bool(getattr(error, "retriable", False))
+
+
+@contextlib.asynccontextmanager
+async def deadline(seconds: float, doing: str) -> AsyncIterator[None]:
+    """Limit a block to ``seconds``, and translate its errors.
+
+    Raises TimeoutError with ``doing`` in its message, and this package's errors in place of aiokafka's.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except (TimeoutError, kafka.KafkaTimeoutError):
+        raise TimeoutError(f"{doing}: no answer within {seconds:g} s; is the cluster reachable?") from None
+    except kafka.KafkaError as error:
+        raise translated(error, doing) from error
+
+
+def _name_of(code: int) -> str:
+    try:
+        return f"{ErrorCode(code).name}, {code}"
+    except ValueError:
+        return f"with error code {code}"
+
+
+def _refused(error: Exception) -> str | None:
+    """What this user is not authorised for, else None."""
+    if isinstance(error, kafka.GroupAuthorizationFailedError):
+        return f"group {_named(error)}: this user needs the permission READ on it"
+    if isinstance(error, kafka.TopicAuthorizationFailedError):
+        return f"topic {_named(error)}: this user needs the permission READ on it"
+    if isinstance(error, kafka.ClusterAuthorizationFailedError):
+        return "the cluster"
+    return None
+
+
+def _named(error: Exception) -> str:
+    return ", ".join(repr(arg) for arg in error.args) or "?"

@@ -1,0 +1,92 @@
+"""Keeps the bytes of fetch responses while aiokafka holds them undecoded.
+
+aiokafka's objects do not expose the bytes, which are needed when a record cannot be decoded. The bytes are in memory
+anyway, so this costs only a reference.
+
+A broker that cannot read its own log answers CORRUPT_MESSAGE. aiokafka then repeats the request without a pause, and
+reports nothing. Here this becomes an error of the partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+from aiokafka import TopicPartition as Place  # required by aiokafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.consumer.fetcher import FetchError as AiokafkaFetchError
+from aiokafka.protocol.fetch import FetchRequest
+
+from aioparallel.clients.aiokafka.internals import FetchAnswer, Fetcher, SubscriptionState
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import FetchFailed
+from aioparallel.records.record import TopicPartition
+
+__all__ = ["FetchResponses"]
+
+_CODE: Final = 1
+_DATA: Final = -1
+"""Indices of the error code and the data within a partition's part of a response."""
+
+
+class FetchResponses:
+    """The responses of one fetcher. Wraps ``send`` of its connections.
+
+    aiokafka stores the result of ``send`` in its buffers in the same step of the event loop, so the bytes here and the
+    data there always belong to the same response.
+    """
+
+    def __init__(self, fetcher: Fetcher, subscriptions: SubscriptionState) -> None:
+        self._fetcher = fetcher
+        self._subscriptions = subscriptions
+        self._bytes: dict[TopicPartition, bytes] = {}
+        connections = fetcher._client
+        self._send = cast("Callable[..., Any]", connections.send)
+        connections.send = self.send  # type: ignore[method-assign]
+
+    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
+        """``AIOKafkaClient.send``, which keeps the bytes of fetch responses."""
+        answer = await self._send(node_id, request, group=group)
+        if isinstance(request, FetchRequest):
+            self._keep(request, cast("FetchAnswer", answer))
+        return answer
+
+    def taken(self, partition: TopicPartition) -> bytes:
+        """Return and forget the partition's bytes; empty if unknown."""
+        return self._bytes.pop(partition, b"")
+
+    def prune(self) -> None:
+        """Forget bytes whose data aiokafka has dropped."""
+        if len(self._bytes) > len(self._fetcher._records):
+            self._bytes = {tp: data for tp, data in self._bytes.items() if tp in self._fetcher._records}
+
+    def _keep(self, request: Any, answer: FetchAnswer) -> None:
+        for topic, partitions in answer.topics:
+            for part in cast("list[tuple[Any, ...]]", partitions):
+                partition = TopicPartition(topic, part[0])
+                if part[_CODE] == ErrorCode.CORRUPT_MESSAGE:
+                    self._report_corrupt(request, partition)
+                elif data := part[_DATA]:
+                    self._bytes[partition] = data
+
+    def _report_corrupt(self, request: Any, partition: TopicPartition) -> None:
+        """Store an error for the partition, unless its position has changed since the request."""
+        subscription = self._subscriptions.subscription
+        assignment = None if subscription is None else subscription.assignment
+        if assignment is None or not assignment.active or partition in self._fetcher._records:
+            return
+        state = assignment.state_value(partition)
+        asked = {(topic, number): offset for topic, partitions in request.topics for number, offset, *_ in partitions}
+        if state is None or not state.has_valid_position or state.position != asked.get(partition):
+            return
+        failure = FetchFailed(
+            partition,
+            state.position,
+            "its leader reports that its own log is damaged there (CORRUPT_MESSAGE); nothing was skipped. Make a "
+            "replica with an intact log the leader, or delete the damaged records: kafka-delete-records.sh",
+        )
+        self._fetcher._records[cast("TopicPartition", Place(*partition))] = cast(
+            "Any", AiokafkaFetchError(error=failure, backoff=0.0)
+        )
+        for waiter in tuple(self._fetcher._fetch_waiters):
+            self._fetcher._notify(waiter)

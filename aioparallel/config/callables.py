@@ -1,0 +1,48 @@
+"""What a user gives to be called, checked before it is."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+
+from aioparallel.config.policies import is_async
+from aioparallel.records.errors import ConfigurationError
+
+__all__ = ["check_arguments", "check_async"]
+
+
+def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
+    """Raises ConfigurationError for what cannot be called with so many arguments; ``wanted`` says which."""
+    try:
+        inspect.signature(function).bind(*[None] * arguments)
+    except TypeError as error:
+        raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
+    except ValueError:
+        pass  # a callable without a signature, e.g. one written in C
+
+
+def check_async(function: object, name: str, wanted: str, arguments: int) -> None:
+    """Raises ConfigurationError for what is no async function of so many arguments; ``wanted`` says which."""
+    if inspect.iscoroutine(function):
+        function.close()
+        raise ConfigurationError(name, function, "is a call of a function: give the function itself, without ()")
+    if not callable(function):
+        raise ConfigurationError(name, function, f"must be an async function of {wanted}")
+    check_arguments(function, name, wanted, arguments)
+    called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
+    if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
+        raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
+    # Of the function itself: what is made of one may have its name.
+    if type(function).__name__ == "function" and getattr(function, "__name__", None) == "<lambda>":
+        raise ConfigurationError(
+            name,
+            function,
+            "must be an `async def` function, or a partial of one: what a lambda gives is known when it is called",
+        )
+    if not is_async(function):
+        raise ConfigurationError(
+            name,
+            function,
+            "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
+            "one; one that blocks, or computes, becomes a handler by in_threads(function), or in_processes(function)",
+        )

@@ -1,0 +1,268 @@
+"""The seam: everything that is added to a consumer is an :class:`Extension`.
+
+The life of a consumer, and the hooks in it::
+
+    the consumer is made                   client, attach, topics
+    it is entered (async with)             check
+    the run begins                         handlers, start
+        │  the group is joined             work (beside the run, until it ends)
+        │
+        ├─ partitions are assigned         assigned ─▶ a PartitionState for each
+        │    their offsets are read        restore, until each partition is ready
+        ├─ records are fetched             PartitionState.select: which of them run
+        │    an attempt begins             may_attempt, deserialisers, before_attempt, attempt
+        │    the record has its end        PartitionState.gave_up, completed
+        ├─ offsets are committed           before_commit, then commit_outputs with the offsets
+        │    the broker has them           PartitionState.acknowledged
+        ├─ partitions are revoked          (a last commit, then) released
+        │
+        │  all is committed                finish
+        ▼  the run is over                 stop
+    the consumer is left                   close
+
+A hook that nobody overrides is never called and costs nothing. The same hook of several extensions is called in the
+order of the extensions; ``released``, ``stop`` and ``close`` in the reverse order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from aioparallel.config.handling import CallNext
+    from aioparallel.config.options import Options
+    from aioparallel.delivery.dead_letters import LetterBox
+    from aioparallel.delivery.producer import Producer
+    from aioparallel.engine.run.processor import Processor
+    from aioparallel.engine.sinks import DeadLetterSink, OutputSink
+    from aioparallel.group.admission import Admission
+    from aioparallel.group.client import Client, CommitFault, Committed
+    from aioparallel.group.committing import CommitStrategy, GroupContext
+    from aioparallel.group.priorities import Priorities
+    from aioparallel.group.sessions import Session
+    from aioparallel.handlers.stack import Handlers
+    from aioparallel.observe.health import Problem
+    from aioparallel.observe.stats import Stats
+    from aioparallel.records.record import Outgoing, Record, TopicPartition
+
+__all__ = ["NO_LANES", "ConsumerContext", "Extension", "PartitionState", "overrides"]
+
+NO_LANES: Final[Mapping[int, Hashable]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ConsumerContext:
+    """The consumer that an extension belongs to."""
+
+    group_id: str
+    servers: str
+    """The bootstrap servers."""
+    options: Options
+    client: Client
+    """Reads the topics, as a member of the group."""
+    producer: Producer | None
+    """None beside a ``client`` of the user's own without a ``producer``."""
+    plain_producer: Callable[[], Producer | None]
+    """Returns a producer that writes outside of transactions: ``producer``, or with ``Transactions`` a new one, which
+    the extension must stop."""
+    fail: Callable[[BaseException], None]
+    """Ends the run, which raises this error."""
+    is_running: Callable[[], bool]
+    """Whether records are read and run: false before the run, and from the moment when it begins to end."""
+    partitions: Callable[[], Collection[TopicPartition]]
+    """The partitions that the consumer has now."""
+
+
+class PartitionState:
+    """What an extension keeps for one partition while the consumer has it: from its assignment until it is revoked.
+
+    Every method does nothing by default. None of them may wait: they are called for each record.
+    """
+
+    __slots__ = ()
+
+    def select(self, records: Sequence[Record[Any, Any]]) -> Sequence[Record[Any, Any]]:
+        """Return those of these records that are to run. They were fetched now and ascend by offset.
+
+        The others are complete at once.
+        """
+        return records
+
+    def gave_up(self, offset: int) -> None:
+        """A record was dead-lettered or skipped. :meth:`completed` follows."""
+
+    def completed(self, offset: int) -> None:
+        """A record that :meth:`select` has returned is complete. Not called once the partition is revoked."""
+
+    def completed_all(self, offsets: Sequence[int]) -> None:
+        """Several are."""
+        for offset in offsets:
+            self.completed(offset)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether a commit is needed although no record has completed since the last one."""
+        return False
+
+    def acknowledged(self) -> None:
+        """The broker has the last commit of the partition, and what belonged to it."""
+
+    def lanes(self) -> Mapping[int, Hashable]:
+        """Return the lane of each record that is complete and not committed, where one of them must not be committed
+        before another one of its lane. Only ``Transactions`` asks."""
+        return NO_LANES
+
+
+class Extension:
+    """Adds something to a consumer: ``ParallelConsumer(..., extensions=[MyExtension()])``.
+
+    Override the hooks that you need; each does nothing by default. The module has a diagram of when they are called.
+    All of them run on the event loop of the consumer. What a hook raises ends the run, unless it says otherwise.
+    Each consumer needs extensions of its own.
+    """
+
+    # -- the consumer -----------------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """The extension belongs to this consumer now, which is being made. Raises ConfigurationError for options that
+        do not go with it."""
+
+    def topics(self) -> Mapping[str, str]:
+        """Return the topics that the extension writes by itself, and the option that names each. The consumer refuses
+        to read them. A pattern of topics leaves them out."""
+        return {}
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """The consumer connects, and reads these partitions. Check what the extension needs, within ``timeout``
+        seconds. Raises ConfigurationError, ClientError, TimeoutError."""
+
+    def handlers(self, handlers: Handlers) -> Handlers:
+        """Return what runs in place of the handler, or of the handlers by topic, of the user."""
+        return handlers
+
+    async def close(self) -> None:
+        """The consumer is left, all is committed. Called once for each consumer that was entered, also where that
+        failed."""
+
+    # -- the run ----------------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """The run begins. The group is joined next."""
+
+    async def work(self) -> None:
+        """Runs beside the records until it is cancelled. Returns early if there is nothing to do."""
+
+    async def finish(self) -> None:
+        """The run ends and everything is committed. What this brings (``has_news``) is committed once more. Cancelled
+        where nobody waits for the end."""
+
+    async def stop(self) -> None:
+        """The run is over, after the last commit. Called if :meth:`start` was called, also if that failed. After a run
+        that failed it is called when the consumer is left."""
+
+    # -- partitions -------------------------------------------------------------------------------------
+
+    def assigned(self, session: Session) -> PartitionState | None:
+        """A partition was assigned. Return what is kept for it, or None. Another call for the same partition means that
+        its log was made anew, or that the consumer has lost the partition and got it back."""
+        return None
+
+    async def restore(
+        self, positions: Mapping[TopicPartition, Committed | None], timeout: float
+    ) -> Collection[TopicPartition]:
+        """Read what was saved for these partitions; nothing of them runs before. ``positions``: where each begins;
+        None: nothing is committed.
+
+        Nobody else commits for them any more, so what was saved does not change. Returns the partitions that are ready,
+        within ``timeout`` seconds. The others are asked for again, also after a TimeoutError: go on there where this
+        call has ended. Raises ClientError for what waiting does not mend.
+        """
+        return positions.keys()
+
+    def released(self, partition: TopicPartition) -> None:
+        """The partition was revoked or lost. Its last commit, if there is one, has been answered."""
+
+    # -- attempts ---------------------------------------------------------------------------------------
+
+    def may_attempt(self, record: Record[Any, Any]) -> None:
+        """An attempt is about to begin; key and value are bytes. What this raises is the attempt's failure:
+        :class:`~aioparallel.RetryLater` puts it off."""
+
+    def before_attempt(self, record: Record[Any, Any]) -> None:
+        """The same after deserialisation."""
+
+    async def attempt(self, item: Any, call_next: CallNext) -> object:
+        """Run the attempt: ``return await call_next(item)``. The result is what the handler gives, its outputs for
+        example, and what it raises. ``item``: the record, or the batch of a batch handler. This is middleware; that of
+        the user runs within it."""
+        return await call_next(item)
+
+    def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
+        """Return where records go that failed for good. ``sink``: where they would go; None: nowhere. Called when the
+        run begins."""
+        return sink
+
+    # -- commits ----------------------------------------------------------------------------------------
+
+    async def before_commit(
+        self, positions: Mapping[TopicPartition, Committed], timeout: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        """These positions are committed next. Save what belongs to them, within ``timeout`` seconds.
+
+        Returns the partitions that must not be committed now, and why: they are tried again at the next commit. What is
+        saved may be newer than the position, never older. Not called twice at a time for one group. Cancelled if
+        it takes much longer than ``timeout``, or when nobody waits any more: a thread that it has started goes on.
+        """
+        return {}
+
+    def commit_outputs(self, partition: TopicPartition, committed: Committed) -> Sequence[Outgoing]:
+        """Return what is written in the same transaction as this position. Only with ``Transactions``."""
+        return ()
+
+    def commit_outputs_too_large(self) -> None:
+        """The brokers have refused one of these for its size, and the transaction is tried again."""
+
+    # -- replacements: at most one extension of a consumer has each ----------------------------------------
+
+    def client(self, group_id: str, member_of: Callable[[str], Client]) -> Client | None:
+        """Return the client that reads for this group; ``member_of(group_id)`` makes the usual one. Called before
+        :meth:`attach`, and not if the user gave a client."""
+        return None
+
+    def output_sinks(self) -> tuple[OutputSink, LetterBox] | None:
+        """Return where outputs and dead letters go in place of the producer."""
+        return None
+
+    def commit_strategy(self, group: GroupContext) -> CommitStrategy | None:
+        """Return where positions are kept and who writes them, in place of the consumer group. Called when the run
+        begins."""
+        return None
+
+    def admission(self, processor: Processor) -> Admission | None:
+        """Return how fetched records come to run, and when their offsets are complete. Called when the run begins."""
+        return None
+
+    def priorities(self) -> Priorities | None:
+        """Return which partitions are more urgent than others. Called when the run begins."""
+        return None
+
+    arrival_topics: Collection[str] = ()
+    """Topics in which the consumer notes when records arrived, by its own clock."""
+
+    # -- looking ----------------------------------------------------------------------------------------
+
+    def problems(self) -> Iterable[Problem]:
+        """Return what somebody should look at now, for ``health()``."""
+        return ()
+
+    def stats(self, found: Stats) -> Stats:
+        """Return the statistics with what the extension knows."""
+        return found
+
+
+def overrides(one: object, base: type, name: str) -> bool:
+    """Whether the class of ``one`` has its own ``name``, and not that of ``base``."""
+    return getattr(type(one), name) is not getattr(base, name)

@@ -1,0 +1,327 @@
+"""Shows options in ``help()``. A dataclass declares them; no second list of their names, types or defaults is kept.
+
+::
+
+    from dataclasses import dataclass
+    from aioparallel.config.option_docs import documented
+
+    @documented
+    @dataclass(frozen=True, kw_only=True)
+    class Committing:
+        # -- Commits --
+
+        commit_interval: float = 1.0
+        '''Seconds from one commit to the next.'''
+
+The text below a field is its meaning. A comment like ``# -- Commits --`` starts a group; fields of one title are one
+group, also where they are inherited. docs/reference.md and the help of the command line read the same text.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import enum
+import functools
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Collection, Iterator, Mapping
+from itertools import groupby
+from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
+
+__all__ = [
+    "Option",
+    "Undocumented",
+    "attribute_docstrings",
+    "described",
+    "describes_like",
+    "documented",
+    "options_of",
+    "options_taken",
+    "takes_options",
+]
+
+T = TypeVar("T")
+Taker = TypeVar("Taker", bound=Callable[..., Any])
+
+# Compiled when they are used: an import needs none of them.
+_GROUP: Final = r" *# -- (.+?) -+$"
+_DESCRIBED: Final = r"(?ms)^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)"
+_WIDTH: Final = 96  # columns of a meaning in help(), which adds four
+
+
+class Undocumented(Exception):
+    """A field has no docstring."""
+
+
+class Option(NamedTuple):
+    """One field of a dataclass, as its source has it."""
+
+    name: str
+    type: str
+    default: str | None
+    """None: there is none, so the option is required."""
+    meaning: str
+    group: str
+    """Empty outside of any group."""
+
+
+def options_of(kind: type, described_by: Callable[..., object] | None = None) -> list[Option]:
+    """The public fields of a dataclass, those of its bases first, group by group.
+
+    ``described_by``: a function whose docstring has the meanings; without it each stands below its field.
+
+    Raises Undocumented for a field without a meaning, OSError where there is no source.
+    """
+    meanings = None if described_by is None else _meanings(described_by.__doc__)
+    lists = [
+        _declared(base, meanings) for base in reversed(kind.__mro__) if base is kind or dataclasses.is_dataclass(base)
+    ]
+    found = [one for declared in lists for one in declared]
+    groups = list(dict.fromkeys(one.group for one in found))
+    return sorted(found, key=lambda one: groups.index(one.group))
+
+
+def attribute_docstrings(kind: type) -> Iterator[tuple[ast.AnnAssign | ast.Assign, str | None]]:
+    """The public attributes that the body of a class assigns or declares, each with the text below it."""
+    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(declared, ast.ClassDef)
+    for statement, after in zip(declared.body, [*declared.body[1:], None], strict=True):
+        if not isinstance(statement, ast.AnnAssign | ast.Assign) or ast.unparse(statement).startswith("_"):
+            continue
+        match after:
+            case ast.Expr(value=ast.Constant(value=str(meaning))):
+                yield statement, inspect.cleandoc(meaning)
+            case _:
+                yield statement, None
+
+
+def _declared(kind: type, meanings: Mapping[str, str] | None) -> Iterator[Option]:
+    source = textwrap.dedent(inspect.getsource(kind))
+    titles = {
+        line: found[1] for line, text in enumerate(source.splitlines(), 1) if (found := re.fullmatch(_GROUP, text))
+    }
+    for statement, below in attribute_docstrings(kind):
+        if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            name = statement.target.id
+            meaning = below if meanings is None else meanings.get(name)
+            if meaning is None:
+                raise Undocumented(f"{kind.__qualname__}.{name}")
+            written = " ".join((ast.get_source_segment(source, statement.annotation) or "").split())
+            group = next((title for line, title in reversed(titles.items()) if line < statement.lineno), "")
+            yield Option(name, written, _default(statement.value, source), meaning, group)
+
+
+def _default(value: ast.expr | None, source: str) -> str | None:
+    match value:
+        case None:
+            return None
+        case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=keywords):
+            given = {one.arg: one.value for one in keywords}
+            if "default_factory" not in given:
+                return _default(given.get("default"), source)
+            factory = ast.unparse(given["default_factory"])
+            return "{}" if factory == "dict" else f"{factory}()"
+        case _:
+            return ast.get_source_segment(source, value)
+
+
+def described(docstring: str | None) -> Iterator[tuple[list[str], str]]:
+    """The parameters that a docstring describes, and how: ````name``: meaning`` or ````one``, ``two``: meaning`` at the
+    beginning of a line."""
+    for found in re.finditer(_DESCRIBED, inspect.cleandoc(docstring or "")):
+        yield re.findall(r"\w+", found[1]), found[2]
+
+
+def _meanings(docstring: str | None) -> dict[str, str]:
+    return {name: meaning[0].upper() + meaning[1:] for names, meaning in described(docstring) for name in names}
+
+
+def documented(kind: type[T]) -> type[T]:
+    """Decorate a dataclass: its docstring shows its fields."""
+    kind.__doc__ = _Manual(kind.__doc__, lambda _: options_of(kind))  # type: ignore[assignment]
+    return kind
+
+
+def takes_options(
+    kind: type, *, without: Collection[str] = (), defaults: Mapping[str, str] | None = None
+) -> Callable[[Taker], Taker]:
+    """Decorate a function, or a class, that passes ``**options`` on to the dataclass ``kind``: its signature has the
+    fields as parameters.
+
+    The docstring of a class lists all parameters that it does not describe itself: those that are fields, and those
+    that a base class describes.
+
+    ``without``: fields that it does not take. ``defaults``: other defaults, as text.
+    """
+    defaults = defaults or {}
+
+    def decorate(taker: Taker) -> Taker:
+        given: Any = taker
+        function = given.__init__ if isinstance(taker, type) else given
+        function.__signature__ = signature = _signature(function, kind, without, defaults)
+        if isinstance(taker, type):
+            list_them = functools.partial(_listed, taker.__mro__, signature, kind, defaults)
+            taker.__doc__ = _Manual(taker.__doc__, list_them)  # type: ignore[assignment]
+        return taker
+
+    return decorate
+
+
+def describes_like(other: Callable[..., object]) -> Callable[[Taker], Taker]:
+    """Decorate a function: the parameters that it shares with ``other`` and does not describe itself are described in
+    the words of that one, at the end of its docstring."""
+
+    def decorate(function: Taker) -> Taker:
+        if function.__doc__ is not None:
+            named = inspect.signature(function).parameters.keys() - _meanings(function.__doc__).keys()
+            lines = [
+                f"``{'``, ``'.join(names)}``: {meaning}"
+                for names, meaning in described(other.__doc__)
+                if not named.isdisjoint(names)
+            ]
+            function.__doc__ = "\n".join([inspect.cleandoc(function.__doc__), "", *lines])
+        return function
+
+    return decorate
+
+
+def options_taken(taker: type) -> list[Option]:
+    """What the docstring of a class lists that is decorated with :func:`documented` or :func:`takes_options`."""
+    manual = vars(taker)["__doc__"]
+    return manual.options() if isinstance(manual, _Manual) else []
+
+
+class _Manual:
+    """A docstring that ends with a list of options.
+
+    It is put together when it is read: parsing the source takes longer than the rest of an import.
+    """
+
+    def __init__(self, own: str | None, options: Callable[[str], list[Option]]) -> None:
+        self._own = inspect.cleandoc(own or "")
+        self._options = options
+        self._text: str | None = None
+
+    def options(self) -> list[Option]:
+        return self._options(self._own)
+
+    def __get__(self, instance: object, owner: type | None = None) -> str:
+        if self._text is None:
+            try:
+                self._text = "\n".join([self._own, *_lines(self.options())])
+            except (OSError, TypeError, SyntaxError):  # there is no source, or another one by now
+                self._text = self._own
+        return self._text
+
+
+def _listed(
+    classes: tuple[type, ...], signature: inspect.Signature, kind: type, defaults: Mapping[str, str], own: str
+) -> list[Option]:
+    """``classes``: one that takes options and its bases. ``own``: its docstring."""
+    described_there = _meanings(own)
+    others = {name: one for name, one in signature.parameters.items() if name not in described_there}
+    fields = {one.name: one for one in options_of(kind) if one.name in others}
+    of_bases: dict[str, str] = {}
+    for base in reversed(classes[1:]):
+        of_bases |= _meanings(base.__doc__)
+    return [
+        *(_as_option(one, of_bases[name]) for name, one in others.items() if name in of_bases and name not in fields),
+        *(one._replace(default=defaults.get(name, one.default)) for name, one in fields.items()),
+    ]
+
+
+def _lines(options: list[Option]) -> Iterator[str]:
+    yield from ("", "Options")
+    for group, members in groupby(options, key=lambda one: one.group):
+        if group:
+            yield from ("", f"  {group}")
+        for one in members:
+            yield from ("", f"    {one.name}: {one.type}" + (f" = {one.default}" if one.default is not None else ""))
+            meaning = re.sub(r":\w+:`~?(?:[^`<]*<)?([\w.]+)>?`", lambda found: found[1].rpartition(".")[2], one.meaning)
+            yield textwrap.indent(textwrap.fill(" ".join(meaning.split()), _WIDTH - 8), " " * 8)
+
+
+# -- signatures -----------------------------------------------------------------------------------------
+
+
+class _Signature(inspect.Signature):
+    """Prints a parameter a line, and types without their modules."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        lines = [_parameter(one) for one in self.parameters.values()]
+        positional = [one for one in self.parameters.values() if one.kind is not one.KEYWORD_ONLY]
+        lines.insert(len(positional), "*")
+        return "(\n" + "".join(f"    {line},\n" for line in lines) + ")"
+
+    def format(self, **_: object) -> str:
+        """For ``help()`` of Python 3.13 and later."""
+        return str(self)
+
+
+def _parameter(one: inspect.Parameter) -> str:
+    option = _as_option(one, "")
+    shown = option.name + (f": {option.type}" if option.type else "")
+    return shown if option.default is None else f"{shown} = {option.default}"
+
+
+def _as_option(one: inspect.Parameter, meaning: str) -> Option:
+    return Option(one.name, _type(one.annotation), _value(one.default), meaning, "")
+
+
+def _type(annotation: object) -> str:
+    if annotation is inspect.Parameter.empty:
+        return ""
+    written = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    # Without modules, and without the variance marks of type variables.
+    return re.sub(r"\b(?:\w+\.)+(?=\w)|[+~-](?=[A-Z])", "", written)
+
+
+def _value(default: object) -> str | None:
+    if default is inspect.Parameter.empty:
+        return None
+    if isinstance(default, enum.Enum):
+        return str(default)
+    if dataclasses.is_dataclass(default):
+        return f"{type(default).__name__}()"
+    return repr(default)
+
+
+class _Text(str):
+    """A default that is computed, in words."""
+
+    __slots__ = ()
+
+    __repr__ = str.__str__
+
+
+def _signature(
+    function: Callable[..., object], kind: Any, without: Collection[str], defaults: Mapping[str, str]
+) -> inspect.Signature:
+    own = inspect.signature(function, eval_str=True)
+    parameters = {name: one for name, one in own.parameters.items() if one.kind is not one.VAR_KEYWORD}
+    if len(parameters) < len(own.parameters):
+        types = _types(kind)
+        for one in dataclasses.fields(kind):
+            if one.name not in parameters and one.name not in without:
+                default = one.default if one.default_factory is dataclasses.MISSING else one.default_factory()
+                if one.name in defaults:
+                    default = _Text(defaults[one.name])
+                parameters[one.name] = inspect.Parameter(
+                    one.name,
+                    inspect.Parameter.KEYWORD_ONLY,
+                    default=inspect.Parameter.empty if default is dataclasses.MISSING else default,
+                    annotation=types.get(one.name, one.type),
+                )
+    return _Signature(list(parameters.values()), return_annotation=own.return_annotation)
+
+
+@functools.cache
+def _types(kind: type) -> dict[str, Any]:
+    try:
+        return get_type_hints(kind)
+    except NameError:  # of what only type checkers import
+        return {}

@@ -1,0 +1,333 @@
+"""From a handler's end to its record's outcome.
+
+A handler that returned None needs nothing from this module. A plain output is sent in one step
+(:meth:`Endings.hand_over`). Everything else goes through :meth:`Endings.finish` while the record still holds its
+worker:
+
+* The handler returned: a deferral is awaited, outputs are collected, and they wait for capacity before they are sent.
+* The attempt failed: the failure policy decides what happens next.
+
+Delivery results come later: for outputs through :meth:`Endings.delivered` and :meth:`Endings.undelivered`, for dead
+letters through :meth:`Endings.disposed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
+from contextvars import Context
+
+from aioparallel.config.policies import RetryBudget
+from aioparallel.engine.isolation import Ended, drive, resume
+from aioparallel.engine.outcomes.failure_log import FailureLog
+from aioparallel.engine.outcomes.failures import Decision, Failures, NotDue
+from aioparallel.engine.outcomes.gates import give_back_of
+from aioparallel.engine.outcomes.retries import Retries
+from aioparallel.engine.outcomes.shortages import Shortages
+from aioparallel.engine.schedule.counters import EndState
+from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import Abandoned, DeadLetterSink, Offered, OutputSink, Unfit
+from aioparallel.engine.watch.cancellation import CancelReason, Worker
+from aioparallel.engine.watch.deadlines import Watch
+from aioparallel.handlers.batches import Call
+from aioparallel.handlers.running_out import out_of_resources
+from aioparallel.handlers.stack import collect
+from aioparallel.records.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
+from aioparallel.records.history import history_of
+from aioparallel.records.user_errors import RAISED, repr_of
+
+__all__ = ["Endings", "as_failure", "is_drain", "is_first_stray", "log_exit"]
+
+logger = logging.getLogger(__name__)
+
+
+class Endings:
+    """Gives each started record its outcome, or parks it, or puts it back.
+
+    It is the :class:`~aioparallel.engine.sinks.DeliveryListener` of all records. ``notify()`` wakes a worker if a
+    record is ready; it is called when the current worker is about to wait.
+    """
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        retry_budget: RetryBudget,
+        output_sink: OutputSink,
+        dead_letter_sink: DeadLetterSink,
+        retries: Retries,
+        signals: Signals,
+        notify: Callable[[], None],
+        watch: Watch | None,
+        log: FailureLog,
+        shortages: Shortages,
+    ) -> None:
+        self._scheduler = scheduler
+        self.output_sink = output_sink
+        self.dead_letter_sink = dead_letter_sink
+        self._retries = retries
+        self._signals = signals
+        self._notify = notify
+        self._watch = watch
+        self._failures = Failures(retry_budget)
+        self._log = log
+        self._shortages = shortages
+
+    # -- in the worker ----------------------------------------------------------------------------------
+
+    def hand_over(self, record: AnyRecord, ended: Ended) -> Offered | None:
+        """Send a plain output in one step. None: call :meth:`finish`."""
+        if not ended.is_plain or record._source.dropped:
+            return None
+        offered = self.output_sink.offer(record, ended.value, self)
+        if offered is not None:
+            ended.value = None  # or the worker would keep it until its next record
+        return offered
+
+    async def finish(self, worker: Worker, record: AnyRecord, context: Context, ended: Ended) -> None:
+        """Take a record from in flight to its outcome. Raises what must end the worker."""
+        failure = ended.error
+        if failure is None:
+            try:
+                await self._conclude(worker, record, context, ended.value)
+            except BaseException as error:
+                failure = error
+        if failure is not None:
+            await self._failed(worker, record, failure)
+        if record._history is not None:
+            record._history.deferral = None
+        await worker.take_back_cancels()
+
+    async def _conclude(self, worker: Worker, record: AnyRecord, context: Context, value: object) -> None:
+        """The handler has returned: await a deferral, collect outputs, send them when there is capacity."""
+        # The handler succeeded: a late cancellation must not reach the code below.
+        await worker.take_back_cancels()
+        if isinstance(value, AsyncIterable):
+            value = await self.collected(worker, record, context, value)
+        history = record._history
+        if history is not None and history.deferral is not None:
+            self._notify()
+            value = await history.deferral.wait(value)
+            if isinstance(value, AsyncIterable):
+                value = await self.collected(worker, record, context, value)
+        outputs = self.output_sink.collect(record, value)
+        if outputs is None:
+            self._scheduler.succeed(record)
+            return
+        await self.wait_for_capacity(self.output_sink.room)
+        if record._source.dropped:
+            self._scheduler.put_back(record)  # dropped meanwhile: the next owner runs it
+            return
+        self._scheduler.produce(record)
+        self.output_sink.deliver(record, outputs, self)
+
+    async def collected(
+        self, worker: Worker, record: AnyRecord | Call, context: Context, outputs: AsyncIterable[object]
+    ) -> object:
+        """Return the outputs of an async iterator. Iterating runs the handler's code, so it has a deadline as well."""
+        self._notify()
+        driver = drive(lambda _: collect(outputs), worker.task.cancelling)
+        driver.send(None)
+        first = context.run(driver.send, record)
+        if self._watch is not None:
+            self._watch.enter(worker)
+        try:
+            ended = await resume(driver, context, first)
+        finally:
+            if self._watch is not None:
+                self._watch.leave(worker)
+        assert isinstance(ended, Ended)  # not ENDED: a list is never None
+        if ended.error is not None:
+            raise ended.error
+        return ended.value
+
+    async def wait_for_capacity(self, room: Callable[[], Awaitable[None] | None]) -> None:
+        """Wait until the sink has capacity, which ``room()`` reports by returning None."""
+        while (waiter := room()) is not None:
+            self._notify()  # this worker waits, so another one must take what is ready
+            await waiter
+
+    async def _failed(self, worker: Worker, record: AnyRecord, error: BaseException) -> None:
+        history = record._history
+        if history is not None and history.deferral is not None:
+            history.deferral.forget()
+            history.deferral = None  # or the next attempt would find it
+        if is_drain(worker, error):
+            self._scheduler.put_back(record)  # its source is stopped, so it is dropped
+            return
+        if isinstance(error, asyncio.CancelledError):
+            failure = self._cancelled(worker, record, error)
+        elif isinstance(error, Exception):
+            failure = error
+        else:
+            log_exit(record, error)
+            self._scheduler.put_back(record)
+            raise error
+        try:
+            await worker.take_back_cancels()
+            await self._decided(record, failure)
+        except asyncio.CancelledError:
+            # By a drain, or from outside, while the record waited for capacity.
+            self._scheduler.put_back(record)
+            if worker.cancel_reason is None:
+                raise
+
+    def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception:
+        """Return the failure of a cancelled record, or put the record back and raise."""
+        if (failure := self.own_failure(worker, error)) is not None:
+            return failure
+        # A stray cancellation: from outside, from the handler's own task.cancel(), or from a timeout that an earlier
+        # record left behind. The record starts again at once. The second stray in a row is the record's failure.
+        if not is_first_stray(record):
+            return as_failure(error)
+        self._scheduler.put_back(record)
+        raise error
+
+    def own_failure(self, worker: Worker, error: asyncio.CancelledError) -> Exception | None:
+        """Return the failure of a cancelled handler if its cause is certain: the deadline, or the handler itself."""
+        if worker.cancel_reason is CancelReason.DEADLINE:
+            assert self._watch is not None
+            return HandlerTimeout(self._watch.seconds)
+        return None if worker.task.cancelling() else as_failure(error)
+
+    async def _decided(self, record: AnyRecord, error: Exception) -> None:
+        decision = self.decide(record, error)
+        if decision is not None and (decision.retry_topic or decision.end == "dead_letter"):
+            await self.wait_for_capacity(self.dead_letter_sink.room)
+            if record._source.dropped:
+                self._scheduler.put_back(record)
+                return
+            self._scheduler.produce(record)
+        self.follow(record, error, decision)
+
+    # -- failures ---------------------------------------------------------------------------------------
+
+    def decide(self, record: AnyRecord, error: Exception, others: int = 0, *, quiet: bool = False) -> Decision | None:
+        """Decide what happens to a failed record. None: the decision itself failed, which ends the run.
+
+        ``others``: how many other records of its batch failed with the same error. ``quiet``: do not log.
+        """
+        give_back_of(record)
+        error = out_of_resources(error) or error
+        if isinstance(error, OutOfResources):
+            self._shortages.note(record, error)
+        try:
+            decision = self._failures.decide(
+                record, error, asyncio.get_running_loop().time(), time.time(), others=others
+            )
+        except RAISED as error_in_it:
+            # The user's function awaits nothing, so it raised the CancelledError itself. Raised by run(), that would
+            # look like a cancellation of run().
+            broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")
+            broken.add_note(f"while deciding what becomes of {record!r}, which failed with {repr_of(error)}")
+            self._signals.fatal(broken)
+            return None
+        if not decision.waits:
+            self._scheduler.counters.failed_attempts += 1
+        if not isinstance(error, NotDue) and decision.no_room is None and not quiet:
+            self._log.decided(record, error, decision, time.monotonic(), others)
+        return decision
+
+    def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
+        """Apply a decision on a record in flight, or producing if it is dead-lettered. ``now``: when a delay begins."""
+        if decision is not None and decision.no_room is not None:
+            self._retries.wait_at(decision.no_room, record, decision.delay)
+        elif decision is None or decision.delay is not None:
+            self._retries.park(record, None if decision is None else decision.delay, now)
+        elif decision.end == "skip":
+            self._end(record, EndState.SKIPPED)
+        elif decision.end == "release":
+            self._end(record, EndState.RELEASED)
+        elif decision.end == "stop":
+            self._retries.park(record, None)
+            stopped = RecordStopped(
+                f"{record.place} failed for good (attempt {record.attempt - 1}): "
+                f"{repr_of(error)}; its offset is not committed. Fix the cause and start again, or let the failure "
+                'policy handle such records: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+            )
+            stopped.__cause__ = error
+            self._signals.fatal(stopped)
+        else:
+            try:
+                self.dead_letter_sink.dispose(record, error, decision.retry_topic, self.disposed)
+            except Exception as broken:  # its handler may have replaced its bytes with any object
+                broken.add_note(f"while dead-lettering {record!r}")
+                self._retries.park(record, None)
+                self._signals.fatal(broken)
+
+    # -- delivery results -------------------------------------------------------------------------------
+
+    def delivered(self, records: Sequence[AnyRecord]) -> None:
+        """All outputs of these records are acknowledged."""
+        worker_comes = self._scheduler.has_ready
+        self._scheduler.end_produced(records)
+        self.after_end(worker_comes)
+
+    def undelivered(self, record: AnyRecord, error: Exception) -> None:
+        """An output of this record was not delivered."""
+        if isinstance(error, Abandoned) or record._source.dropped:
+            self._scheduler.put_back(record)
+            self.after_end()
+        else:
+            self.follow(record, error, self.decide(record, error))
+
+    def disposed(self, record: AnyRecord, error: Exception | None) -> None:
+        """The dead letter of this record is written, or it is not because of ``error``."""
+        if error is None:
+            self._end(record, EndState.DEAD_LETTERED)
+        elif isinstance(error, Unfit) and not record._source.dropped:
+            decision = Decision(end=self._failures.end)
+            self._log.decided(record, error.failure, decision, time.monotonic())
+            self.follow(record, error.failure, decision)
+            self.after_end()
+        else:
+            self._retries.park(record, None)
+            self.after_end()
+
+    def _end(self, record: AnyRecord, outcome: EndState) -> None:
+        worker_comes = self._scheduler.has_ready
+        self._scheduler.end(record, outcome)
+        self.after_end(worker_comes)
+
+    def after_end(self, worker_comes: bool = False) -> None:
+        """Wake a worker or signal ``idle``, after a record has ended outside of a worker.
+
+        ``worker_comes``: another record was ready before, so a worker is awake already and will wake others.
+        """
+        if not worker_comes:
+            self._notify()
+        if not self._scheduler.counters.producing:
+            self._signals.idle()
+
+
+def is_drain(worker: Worker, error: BaseException) -> bool:
+    """Whether a handler ended with an error because a drain cancelled it. That is no failure of the record, even if the
+    handler turned the CancelledError into another error."""
+    return worker.cancel_reason is CancelReason.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit)
+
+
+def log_exit(record: AnyRecord | Call, error: BaseException) -> None:
+    """Log that a handler raised something that ends the run: ``SystemExit``, or another error that is no Exception."""
+    logger.error(
+        "%s: its handler raised %s, which ends the run; its offset is not committed. Only an Exception fails a record: "
+        "do not call code in a handler that calls sys.exit(), such as argparse",
+        record.place,
+        repr_of(error),
+        extra={"action": "handler_exit"},
+    )
+
+
+def is_first_stray(record: AnyRecord) -> bool:
+    """Note a stray cancellation of this record. Returns whether it is the first in a row."""
+    history = history_of(record)
+    history.strayed = not history.strayed
+    return history.strayed
+
+
+def as_failure(error: asyncio.CancelledError) -> HandlerCancelled:
+    """Turn a cancellation into a failure of the record."""
+    failure = HandlerCancelled()
+    failure.__cause__ = error
+    return failure

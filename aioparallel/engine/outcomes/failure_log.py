@@ -1,0 +1,124 @@
+"""Log lines about failed records. A flood of failures does not flood the log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from aioparallel.engine.outcomes.failures import Decision
+from aioparallel.observe.record_logging import about, coordinates
+from aioparallel.records.errors import BadStatus, Reject, RequestFailed, RequestTimeout, RetryLater, UndecodableRecord
+from aioparallel.records.record import Record
+from aioparallel.records.user_errors import repr_of, text_of
+
+__all__ = ["FailureLog"]
+
+logger = logging.getLogger(__name__)
+
+# For each class of exception: so many lines at once, then one a second, and one traceback a minute. Last attempts have
+# a budget of their own.
+_BURST = 10
+_TRACEBACK_PAUSE = 60.0
+_CLASSES = 1_000  # the most classes that are remembered
+
+
+class _Budget:
+    """How many lines one class of exception may still log."""
+
+    __slots__ = ("left", "suppressed", "traceback_at", "updated")
+
+    def __init__(self, now: float) -> None:
+        self.left = float(_BURST)
+        self.updated = now
+        self.suppressed = 0
+        self.traceback_at = -_TRACEBACK_PAUSE
+
+    def spend(self, now: float) -> bool:
+        """Return whether one more line may be written, and count it."""
+        self.left = min(_BURST, self.left + now - self.updated)
+        self.updated = now
+        if self.left < 1:
+            self.suppressed += 1
+            return False
+        self.left -= 1
+        return True
+
+
+class FailureLog:
+    """Logs failed records and what happens to them. Times are in seconds. ``fields``: added to each line."""
+
+    def __init__(self, fields: Mapping[str, object] | None = None) -> None:
+        self.fields = dict(fields or {})
+        self._budgets: dict[tuple[type[BaseException], bool], _Budget] = {}
+
+    def decided(
+        self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, others: int = 0
+    ) -> None:
+        """Log a failed attempt. ``others``: how many other records of its batch failed with it."""
+        with about(record):
+            self._decided(record, error, decision, now, others)
+
+    def _decided(self, record: Record[Any, Any], error: Exception, decision: Decision, now: float, others: int) -> None:
+        following = self.following(decision)
+        if following is None:
+            return
+        if isinstance(error, RetryLater) and decision.delay is not None:
+            logger.debug(
+                "%s asks to be tried again in %g s: %s",
+                record,
+                decision.delay,
+                text_of(error),
+                extra={"action": "retry_later", **self.fields, **coordinates(record)},
+            )
+            return
+        budget = self._budget(type(error), decision.delay is None, now)
+        if decision.end != "skip" and not budget.spend(now):
+            return  # a skipped record always has a line
+        more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
+        budget.suppressed = 0
+        # No traceback: the user raises Reject and RetryLater on purpose, and the other messages are complete.
+        known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus | UndecodableRecord)
+        traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not known
+        if traceback:
+            budget.traceback_at = now
+        logger.warning(
+            "%s%s failed (attempt %d): %s; %s%s",
+            record.place,
+            f" and {others} more of its batch" if others else "",
+            record.attempt,
+            repr_of(error),
+            following,
+            more,
+            exc_info=error if traceback else None,
+            extra={
+                **self.fields,
+                **coordinates(record),
+                "action": "record_skipped" if decision.end == "skip" else "handler_failed",
+                "attempt": record.attempt,
+                "error": type(error).__name__,
+            },
+        )
+
+    def following(self, decision: Decision) -> str | None:
+        """What happens next, in words. None: no line is needed."""
+        if decision.delay is not None:
+            return f"next attempt in {decision.delay:.3g} s"
+        if decision.retry_topic is not None:
+            return f"it goes to retry topic {decision.retry_topic!r}"
+        if decision.end == "dead_letter":
+            return "no more attempts: it becomes a dead letter"
+        if decision.end == "skip":
+            return 'SKIPPED: no more attempts, and give_up="skip" completes it'
+        if decision.end == "release":
+            return "no more attempts here: it will be delivered again"
+        return None  # the run stops, and raises an error that says so
+
+    def _budget(self, kind: type[BaseException], is_last: bool, now: float) -> _Budget:
+        # Apart, so that earlier attempts do not use up the lines of last attempts.
+        budget = self._budgets.get((kind, is_last))
+        if budget is None:
+            if len(self._budgets) >= _CLASSES:
+                self._budgets.clear()
+            budget = self._budgets[kind, is_last] = _Budget(now)
+        return budget

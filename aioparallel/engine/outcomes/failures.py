@@ -1,0 +1,171 @@
+"""Decides what happens to a record whose attempt has failed. Pure: times are passed in."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any, Final, NamedTuple
+
+from aioparallel.config.policies import EndOfRetries, RetryBudget, RetryPolicy, Verdict
+from aioparallel.engine.outcomes.gates import NoRoom
+from aioparallel.records.errors import (
+    ConfigurationError,
+    NotToBlame,
+    OutOfResources,
+    Reject,
+    RetryLater,
+    UndecodableRecord,
+)
+from aioparallel.records.history import failure_of, history_of
+from aioparallel.records.record import Record
+
+__all__ = ["Decision", "Failures", "NotDue"]
+
+# How many seconds a record waits for resources that the process lacks, if waits are counted without a limit of their
+# own (RetryPolicy.count_waits without max_wait).
+_LONGEST_SHORTAGE: Final = 60.0
+
+
+class NotDue(Exception):
+    """Raised instead of an attempt: the record comes from a retry topic and is not due yet."""
+
+    def __init__(self, delay: float) -> None:
+        super().__init__(f"due in {delay:g} s")
+        self.delay = delay
+
+
+class Decision(NamedTuple):
+    """What to do with a record. One of the first three fields is set."""
+
+    delay: float | None = None
+    """Seconds until its next attempt."""
+    retry_topic: str | None = None
+    """The topic in which it waits instead."""
+    end: EndOfRetries | None = None
+    """How it ends, without another attempt."""
+    waits: bool = False
+    """No attempt is counted: the record is not due yet, or its handler requests a delay."""
+    no_room: NoRoom | None = None
+    """The full gate that will wake it. ``delay``: seconds after which it is tried anyway; may be infinite."""
+
+
+class Failures:
+    """Decides by a retry budget, and notes each failure in the history of its record."""
+
+    def __init__(self, retry_budget: RetryBudget) -> None:
+        self._budget = retry_budget
+        self.end = retry_budget.end
+        """How a record ends that no retry topic takes."""
+        topics = retry_budget.retry_topics
+        # Each retry topic is followed by the next one. Records of any other topic begin with the first.
+        chain: list[str | None] = [*topics, None]
+        self._next_topic = dict(itertools.pairwise(chain))
+        self._first_topic = topics[0] if topics else None
+
+    def decide(self, record: Record[Any, Any], error: Exception, now: float, at: float, *, others: int = 0) -> Decision:
+        """Decide after a failed attempt.
+
+        ``now``: the event loop's time, for budgets. ``at``: seconds since the epoch, stored with the failure.
+        ``others``: how many other records failed with it in one call. Another one may be to blame, so the record runs
+        alone once before it is given up.
+
+        Raises what the user's retry function raises, or ConfigurationError for what it returns.
+        """
+        decision = self._decide(record, error, now, at)
+        if others and decision.delay is None:
+            history_of(record).alone = True
+            return Decision(delay=0.0)
+        return decision
+
+    def _decide(self, record: Record[Any, Any], error: Exception, now: float, at: float) -> Decision:
+        history = history_of(record)
+        if isinstance(error, NotDue):
+            history.idle_parks += 1
+            return Decision(delay=error.delay, waits=True)
+        if isinstance(error, RetryLater) and not self._counts(error):
+            verdict = self._verdict_on_waiting(record, error, now)
+            if isinstance(verdict, int | float):
+                return self._waiting(record, error, verdict, now)
+            history.failed(failure_of(error, at), now)
+        else:
+            history.lacking_since = None
+            history.failed(failure_of(error, at), now)
+            if isinstance(error, Reject | UndecodableRecord):
+                return Decision(end=self._end_of(record, error))
+            verdict = self._verdict(record, error, now)
+            if isinstance(verdict, int | float):
+                return Decision(delay=float(verdict))
+        if verdict is None:
+            topic = self._next_topic.get(record.topic, self._first_topic)
+            return Decision(retry_topic=topic) if topic else Decision(end=self._budget.end)
+        return Decision(end=verdict)
+
+    def _counts(self, error: RetryLater) -> bool:
+        """Whether a requested delay counts as a failed attempt. Waits of the library itself never do."""
+        retry = self._budget.retry
+        return isinstance(retry, RetryPolicy) and retry.count_waits and not isinstance(error, NotToBlame)
+
+    def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> Verdict | None:
+        retry, history = self._budget.retry, history_of(record)
+        attempts = record.attempt - history.attempts_before
+        if isinstance(retry, RetryPolicy):
+            since = now if history.trying_since is None else history.trying_since
+            return retry.delay(error, attempts, max(0.0, now - since - history.waited))
+        return self._checked(record, retry(record, error, attempts))
+
+    def _end_of(self, record: Record[Any, Any], error: Reject | UndecodableRecord) -> EndOfRetries:
+        """How a rejected or undecodable record ends: without another attempt or another delivery, which would change
+        nothing. For an undecodable record, the user's retry function is asked."""
+        retry = self._budget.retry
+        if isinstance(error, Reject) or isinstance(retry, RetryPolicy):
+            return self._budget.end
+        verdict = self._checked(record, retry(record, error, record.attempt - history_of(record).attempts_before))
+        return self._budget.end if verdict == "release" or not isinstance(verdict, str) else verdict
+
+    def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
+        retry, history = self._budget.retry, history_of(record)
+        if not error.is_bounded:
+            return error.delay
+        if isinstance(retry, RetryPolicy):
+            since = now if history.waiting_since is None else history.waiting_since
+            if isinstance(error, NoRoom):  # the length of the wait is unknown, so only the time waited so far counts
+                return retry.wait(0.0, now - since)
+            if isinstance(error, OutOfResources) and retry.count_waits and retry.max_wait is None:
+                lacking = 0.0 if history.lacking_since is None else now - history.lacking_since
+                return error.delay if lacking + error.delay <= _LONGEST_SHORTAGE else None
+            return retry.wait(error.delay, now - since)
+        if isinstance(error, NotToBlame) and not self._budget.redelivers:
+            return error.delay
+        return self._checked(record, retry(record, error, record.attempt - history.attempts_before))
+
+    def _waiting(self, record: Record[Any, Any], error: RetryLater, delay: float, now: float) -> Decision:
+        if isinstance(error, NoRoom):
+            history_of(record).turned_away(now)
+            return Decision(delay=self._budget_left(record, now), waits=True, no_room=error)
+        history_of(record).waits(delay, now, lacks=isinstance(error, OutOfResources))
+        return Decision(delay=float(delay), waits=True)
+
+    def _budget_left(self, record: Record[Any, Any], now: float) -> float:
+        """How many seconds the record may still wait."""
+        retry, since = self._budget.retry, history_of(record).waiting_since
+        if not isinstance(retry, RetryPolicy) or retry.max_wait is None or since is None:
+            return math.inf
+        return max(0.0, since + retry.max_wait - now)
+
+    def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
+        if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:
+            return float(verdict)
+        if verdict == "dead_letter" and self._budget.end != "dead_letter":
+            raise ConfigurationError(
+                "FailurePolicy retry",
+                verdict,
+                f"is what the function returned for {record!r}, but the policy has no dead_letter",
+            )
+        if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._budget.redelivers):
+            return verdict
+        raise ConfigurationError(
+            "FailurePolicy retry",
+            verdict,
+            f"is what the function returned for {record!r}; it must be seconds (0 or more), "
+            '"dead_letter", "skip" or "stop"',
+        )

@@ -1,0 +1,237 @@
+"""Puts scheduler, workers, endings and retries together: everything needed to run records.
+
+The fetcher feeds it with records from Kafka, ``engine/flow/flow.py`` with any other items.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import Hashable, Sequence
+
+from aioparallel.config.handling import Handling
+from aioparallel.config.policies import RetryBudget
+from aioparallel.engine.outcomes.batch_endings import BatchEndings
+from aioparallel.engine.outcomes.endings import Endings
+from aioparallel.engine.outcomes.failure_log import FailureLog
+from aioparallel.engine.outcomes.retries import Retries
+from aioparallel.engine.outcomes.shortages import Shortages
+from aioparallel.engine.run.drains import Drains
+from aioparallel.engine.run.workers import WorkerPool
+from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
+from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import DeadLetterSink, NoOutputs, OutputSink
+from aioparallel.engine.sources import Source
+from aioparallel.engine.watch.blockages import WorstBlockage
+from aioparallel.engine.watch.cancellation import Stuck
+from aioparallel.engine.watch.deadlines import Watch
+from aioparallel.engine.watch.lingering import Lingering
+from aioparallel.event_loop.left_behind import LeftBehind
+from aioparallel.handlers.batches import Call
+from aioparallel.handlers.stack import Stack
+from aioparallel.observe.record_logging import coordinates
+from aioparallel.observe.stats import Waiting
+
+__all__ = ["Processor"]
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two log lines about one partition that is full.
+_FULL_LOG_PAUSE = 60.0
+# Seconds that a handler has to end after its second cancellation. After that the event loop ends without it.
+_LAST_GRACE = 0.2
+
+
+class Processor:
+    """Runs admitted records with the order and bounds of ``handling`` and with ``retry_budget``. Make it within a
+    running event loop.
+
+    ``output_sink`` takes what handlers return, ``dead_letter_sink`` the records that failed for good. The owner sets
+    the functions of ``signals``. ``turns``: makes the queue in which sources take turns.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        handling: Handling,
+        retry_budget: RetryBudget,
+        signals: Signals,
+        *,
+        output_sink: OutputSink | None = None,
+        dead_letter_sink: DeadLetterSink | None = None,
+        log: FailureLog | None = None,
+        turns: MakeTurnQueue = round_robin,
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._drains = Drains()
+        # The bound on parked records is checked before starts. All records in flight may fail afterwards and be parked
+        # as well, so it is lower by their number.
+        self.scheduler = Scheduler(
+            handling.ordering,
+            handling.order_by,
+            slots=handling.max_concurrency,
+            max_parked=handling.parked_bound - handling.max_concurrency,
+            signals=signals,
+            on_drained=self._drains.drained,
+            on_full=self._fullness_changed,
+            batchings=stack.batchings,
+            turns=turns,
+        )
+        self._full_logged: dict[Hashable, float] = {}
+        self.left_behind: Sequence[LeftBehind] = ()
+        """After :meth:`close`: handlers that still run."""
+        self._retries = Retries(self.scheduler, self.notify)
+        self.has_deadlines = handling.handler_timeout is not None
+        """Whether handlers have a timeout."""
+        watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
+        log = log or FailureLog()
+        self.shortages = Shortages(log.fields)
+        """Resources of the process that were exhausted recently."""
+        endings = Endings(
+            self.scheduler,
+            retry_budget,
+            output_sink or NoOutputs(),
+            dead_letter_sink or NoOutputs(),
+            self._retries,
+            signals,
+            self.notify,
+            watch,
+            log,
+            self.shortages,
+        )
+        assembler = self.scheduler.assembler
+        self._lingering = None if assembler is None else Lingering(assembler, self.notify)
+        self._pool = WorkerPool(
+            self.scheduler,
+            stack.handler,
+            handling.max_concurrency,
+            endings,
+            signals,
+            watch,
+            None if assembler is None else BatchEndings(self.scheduler, endings),
+            task_per_record=handling.isolation == "task",
+        )
+
+    def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
+        """Run these records. Offsets ascend within a source."""
+        if records:
+            self.scheduler.admit(source, records)
+            self._pool.notify()
+
+    def notify(self) -> None:
+        """Wake a worker if a record is ready."""
+        if self.scheduler.has_ready:
+            self._pool.notify()
+
+    @property
+    def has_batches(self) -> bool:
+        """Whether some records are handled in batches."""
+        return self.scheduler.assembler is not None
+
+    def set_no_more_input(self, source: Source, no_more_input: bool) -> None:
+        """Set whether the source brings nothing until some of its records start or end, so batches need not wait."""
+        assembler = self.scheduler.assembler
+        if assembler is not None and no_more_input is not source.no_more_input:
+            assembler.set_no_more_input(source, no_more_input)
+            self.notify()
+
+    @property
+    def stuck(self) -> list[Stuck]:
+        """Handlers that ignore their cancellation."""
+        return self._pool.stuck
+
+    def time(self) -> float:
+        """The loop's time. Any thread may call this."""
+        return self._loop.time()
+
+    @property
+    def oldest(self) -> tuple[AnyRecord, float] | None:
+        """The record whose handler has run longest, or the first of its batch, and for how many seconds."""
+        found = self._pool.oldest
+        if found is None:
+            return None
+        return found[0].records[0] if isinstance(found[0], Call) else found[0], found[1]
+
+    @property
+    def waiting(self) -> list[Waiting]:
+        """The gates at which records wait, the longest wait first."""
+        return self._retries.at_gates
+
+    def only_waits(self, until: float) -> bool:
+        """Whether all unfinished records are parked, and none becomes due before ``until``, on the loop's clock."""
+        scheduler = self.scheduler
+        if scheduler.ready:  # due records count as parked until a worker takes them
+            return False
+        return scheduler.unfinished == scheduler.parked and self._retries.next_time >= until
+
+    @property
+    def blockages(self) -> list[WorstBlockage]:
+        """The longest blockages of the event loop in the last minute, one for each handler, the longest first."""
+        return self._pool.loop_watch.worst()
+
+    async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
+        """Start nothing more of these sources, and wait for their records in flight.
+
+        After ``seconds`` the handlers that still run are cancelled. They get ``cancel_grace`` seconds to end.
+        """
+        for source in sources:
+            self.scheduler.stop(source)
+        self.notify()  # batches shared with other sources may be due now
+        if seconds > 0 and await self._drains.wait(sources, seconds):
+            return
+        if self.cancel(sources):
+            await self._drains.wait(sources, cancel_grace)
+
+    def cancel(self, sources: Sequence[Source]) -> int:
+        """Cancel the running handlers of these sources. Returns how many."""
+        wanted = set(sources)
+        return self._pool.cancel(lambda record: record._source in wanted)
+
+    async def close(self, timeout: float) -> None:
+        """End the workers. Logs the handlers that do not end within ``timeout`` seconds and cancels them a second time.
+        The event loop does not wait for those that still run after that."""
+        self._retries.close()
+        if self._lingering is not None:
+            self._lingering.close()
+        for record in await self._pool.close(timeout):
+            logger.warning(
+                "handler for %s did not end after it was cancelled; it is left behind",
+                record.place,
+                extra={"action": "handler_abandoned", **coordinates(record)},
+            )
+        self.left_behind = tuple(await self._pool.leave(_LAST_GRACE))
+        for left in self.left_behind:
+            logger.error(
+                "handler for %s still runs although it was cancelled twice: its event loop ends without it. "
+                "It is at:\n%s",
+                left.record.place,
+                left.stack,
+                extra={"action": "handler_not_stopped", **coordinates(left.record)},
+            )
+
+    def _fullness_changed(self, source: Source) -> None:
+        if source.full:
+            if not self._may_log_full(source):
+                return
+            logger.warning(
+                "%s: starts retries only, until fewer records wait for a retry: it has reached its part of max_parked "
+                "(%d of its records wait, %d in all)",
+                source.name,
+                len(source.parked),
+                self.scheduler.parked,
+                extra={"action": "max_parked", "parked": len(source.parked)},
+            )
+        else:
+            logger.debug("%s: starts new records again", source.name, extra={"action": "max_parked_over"})
+            self.notify()
+
+    def _may_log_full(self, source: Source) -> bool:
+        """A partition may become full again every second, as retries come back."""
+        now = time.monotonic()
+        if now - self._full_logged.get(source.name, -math.inf) < _FULL_LOG_PAUSE:
+            return False
+        self._full_logged[source.name] = now
+        return True

@@ -1,0 +1,16 @@
+"""The event loop and the process that everything runs in: asyncio and the operating system, no Kafka.
+
+::
+
+    left_behind.py      tasks that ignore their cancellation
+    loop.py             uvloop's loop; the garbage collector, set up for a consumer
+    other_threads.py    calls from other threads into the event loop
+    own_loop.py         an event loop that ends in bounded time
+    process_signals.py  signals of the process, heard by several
+    steady_clock.py     a wall clock that never goes back
+    waiting.py          waits that an event interrupts, and waits that nothing interrupts
+"""
+
+from aioparallel.event_loop.loop import loop_factory, quick_collections
+
+__all__ = ["loop_factory", "quick_collections"]

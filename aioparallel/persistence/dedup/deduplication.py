@@ -1,0 +1,273 @@
+"""The extension that leaves copies of records out: memories are restored, looked up, saved and released."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple
+
+from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.config.policies import Deduplicate
+from aioparallel.engine.sinks import DeadLetterSink, Done
+from aioparallel.group.client import CommitFault, Committed
+from aioparallel.group.sessions import Session
+from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.observe.stats import Stats
+from aioparallel.persistence.dedup.identities import identify_by
+from aioparallel.persistence.dedup.remembered import Changes, Memory
+from aioparallel.persistence.dedup.seen import Looked, Seen
+from aioparallel.persistence.dedup.seen_topic import Restore, SeenTopic
+from aioparallel.records.errors import ConfigurationError, ProduceFailed, TopicNotFound
+from aioparallel.records.record import Record, TopicPartition
+from aioparallel.records.source_headers import why_no_coordinates
+
+__all__ = ["Deduplication"]
+
+logger = logging.getLogger(__name__)
+
+_MUCH: Final = 200_000_000
+"""Bytes that were read to restore one partition, from which on somebody should look at the topic."""
+_WANTED: Final = "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the topics that are read"
+_TOLD: Final = 10
+"""Partitions that are not saved and told of one by one."""
+
+
+class _Writing(NamedTuple):
+    """What is on its way to the topic, of one partition."""
+
+    memory: Memory
+    changes: Changes
+    written: asyncio.Future[ProduceFailed | None]
+
+
+class Deduplication(Extension):
+    """Leaves out the records that ``Deduplicate`` describes."""
+
+    _consumer: ConsumerContext
+    _topic: SeenTopic
+
+    def __init__(self, policy: Deduplicate) -> None:
+        self._policy = policy
+        self._copies = 0
+        self._restores: dict[TopicPartition, Restore] = {}
+        self._memories: dict[TopicPartition, Memory] = {}
+        self._writing: dict[TopicPartition, _Writing] = {}
+        self._unsaved: dict[TopicPartition, str] = {}  # and why
+        self._unknown = 0
+
+    # -- the consumer -----------------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Find the producer of the topic."""
+        if consumer.producer is None:
+            raise ConfigurationError(
+                "producer", None, "deduplicate needs one beside a client of your own: producer=..."
+            )
+        self._consumer = consumer
+        self._topic = SeenTopic(
+            self._policy.topic,
+            consumer.group_id,
+            consumer.client,
+            consumer.producer,
+            consumer.options.skip_unreadable,
+        )
+
+    def topics(self) -> Mapping[str, str]:
+        """The topic of what was seen."""
+        return {self._policy.topic: "Deduplicate topic"}
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check that the topic exists and can hold what is seen of these partitions."""
+        assert self._consumer.producer is not None
+        await self._consumer.producer.start(timeout)
+        if not await self._topic.count(timeout):
+            name = self._policy.topic
+            raise TopicNotFound({name}, self._consumer.servers, {name: _WANTED})
+        await self._topic.check(partitions, timeout)
+
+    # -- partitions -------------------------------------------------------------------------------------
+
+    async def restore(
+        self, positions: Mapping[TopicPartition, Committed | None], timeout: float
+    ) -> Collection[TopicPartition]:
+        """Read the memories of these partitions."""
+        ours = {partition: self._restores.setdefault(partition, Restore()) for partition in positions}
+        await self._topic.read(ours, timeout)
+        for partition, restore in ours.items():
+            memory = await self._topic.remembered(restore, self._policy.remember)
+            # It may have been released meanwhile, and even be restored anew for somebody else.
+            if self._restores.get(partition) is restore:
+                del self._restores[partition]
+                self._memories[partition] = memory
+                self._writing.pop(partition, None)
+                logger.info(
+                    "%s: %d %s seen are remembered",
+                    partition,
+                    len(memory),
+                    "records" if self._policy.by == "record" else "keys",
+                    extra={"action": "seen_restored", "count": len(memory)},
+                )
+                if restore.bytes > _MUCH:
+                    logger.warning(
+                        "%s: %d MB were read of %s for it: let that be compacted sooner, with segment.bytes=16777216 "
+                        "and min.cleanable.dirty.ratio=0.1",
+                        partition,
+                        restore.bytes // 1_000_000,
+                        self._policy.topic,
+                        extra={"action": "seen_uncompacted", "bytes": restore.bytes},
+                    )
+        return positions
+
+    def assigned(self, session: Session) -> Seen:
+        """Look records of the session up."""
+        partition = session.partition
+        return Seen(identify_by(self._policy.by, self._topic.group_id), lambda: self._memories[partition], self._looked)
+
+    # -- commits ----------------------------------------------------------------------------------------
+
+    async def before_commit(
+        self, positions: Mapping[TopicPartition, Committed], timeout: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        """Write the changes of the memories.
+
+        At most one write of each partition is on its way: the next call waits for one without an answer.
+        """
+        ends = asyncio.get_running_loop().time() + timeout
+        unsaved: dict[TopicPartition, CommitFault] = {}
+        before = [partition for partition in positions if partition in self._writing]
+        # First those that wait for nothing: what hangs must not take their time.
+        await self._write([partition for partition in positions if partition not in before], ends, unsaved)
+        await self._finish(before, ends, unsaved)
+        await self._write([partition for partition in before if partition not in unsaved], ends, unsaved)
+        return unsaved
+
+    async def _write(
+        self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
+    ) -> None:
+        """Write all that is known of these now, and wait for it."""
+        memories = {partition: self._memories.get(partition) for partition in partitions}
+        for partition, memory in memories.items():
+            if memory is None or memory is not self._memories.get(partition):
+                continue
+            changes = memory.changes()
+            outputs = await self._topic.outputs(partition, changes)
+            if outputs and self._memories.get(partition) is memory:
+                self._writing[partition] = _Writing(memory, changes, self._topic.write(outputs))
+        await self._finish(partitions, ends, unsaved)
+        for partition, memory in memories.items():
+            if memory is None or self._memories.get(partition) is not memory:
+                # Released meanwhile. What is not saved must not be committed, though the group may still take it.
+                unsaved[partition] = CommitFault.RETRIABLE
+            elif partition not in unsaved:
+                self._unsaved.pop(partition, None)
+
+    async def _finish(
+        self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
+    ) -> None:
+        """Wait for what is on its way of these."""
+        writing = {p: self._writing[p] for p in partitions if p in self._writing and p not in unsaved}
+        if not writing:
+            return
+        left = max(0.0, ends - asyncio.get_running_loop().time())
+        await asyncio.wait([one.written for one in writing.values()], timeout=left)
+        for partition, one in writing.items():
+            if not one.written.done():
+                unsaved[partition] = CommitFault.RETRIABLE
+                self._not_saved(partition, "it does not answer")
+                continue
+            if self._writing.get(partition) is one:
+                del self._writing[partition]
+            failure = one.written.result()
+            if failure is not None:
+                unsaved[partition] = CommitFault.RETRIABLE if failure.passing else CommitFault.REFUSED
+                self._not_saved(partition, str(failure))
+            else:
+                one.memory.written(one.changes)
+
+    def _not_saved(self, partition: TopicPartition, reason: str) -> None:
+        """Told once, until it is saved again; health says it as long."""
+        if partition not in self._memories:
+            return
+        if self._unsaved.get(partition) != reason:
+            logger.warning(
+                "%s: what was seen is not saved in %s, so nothing is committed: %s",
+                partition,
+                self._policy.topic,
+                reason,
+                extra={"action": "seen_unsaved"},
+            )
+        self._unsaved[partition] = reason
+
+    def released(self, partition: TopicPartition) -> None:
+        """Forget this partition."""
+        self._restores.pop(partition, None)
+        self._memories.pop(partition, None)
+        self._writing.pop(partition, None)
+        self._unsaved.pop(partition, None)
+
+    # -- looking ----------------------------------------------------------------------------------------
+
+    def stats(self, found: Stats) -> Stats:
+        """Count the copies."""
+        return replace(found, copies=self._copies)
+
+    def problems(self) -> Sequence[Problem]:
+        """What is not saved, and records that do not name their source."""
+        found = [
+            Problem(
+                ProblemKind.SEEN_UNSAVED,
+                f"{partition}: what was seen is not saved in {self._policy.topic}, so nothing is committed: {reason}",
+            )
+            for partition, reason in itertools.islice(self._unsaved.items(), _TOLD)
+        ]
+        if len(self._unsaved) > _TOLD:
+            found.append(Problem(ProblemKind.SEEN_UNSAVED, f"and {len(self._unsaved) - _TOLD} more partitions"))
+        if self._unknown:
+            found.append(
+                Problem(
+                    ProblemKind.NO_SOURCE,
+                    f"{self._unknown} records do not say which record they were made of (headers src-topic, "
+                    "src-partition, src-offset are missing or wrong), so copies of them are handled again",
+                )
+            )
+        return found
+
+    def _looked(self, found: Looked) -> None:
+        self._copies += found.copies
+        if found.unknown and not self._unknown and found.example is not None:
+            logger.warning(
+                "%s does not say which record it was made of: %s (aioparallel.source_headers and aioparallel.spark "
+                "write src-topic, src-partition and src-offset). It is handled, and so are its copies; logged once",
+                found.example.place,
+                why_no_coordinates(found.example.headers),
+                extra={"action": "no_source"},
+            )
+        self._unknown += found.unknown
+
+    def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
+        """Do not remember dead letters: one that is replayed must be handled."""
+        return None if sink is None else _ForgettingSink(sink)
+
+
+class _ForgettingSink:
+    """Removes dead letters from what a partition has seen."""
+
+    def __init__(self, dead_letter_sink: DeadLetterSink) -> None:
+        self.room = dead_letter_sink.room
+        self._dead_letter_sink = dead_letter_sink
+
+    def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
+        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
+
+        def disposed(record: Record[Any, Any], failure: Exception | None) -> None:
+            if failure is None and not record._source.dropped:
+                for state in getattr(record._source, "partition_states", ()):
+                    if isinstance(state, Seen):
+                        state.dead_lettered(record.offset)
+            done(record, failure)
+
+        # Into a retry topic it goes on itself: a copy of it is still a copy.
+        self._dead_letter_sink.dispose(record, error, retry_topic, done if retry_topic is not None else disposed)

@@ -1,0 +1,90 @@
+"""Records that are tried again through no fault of their own: the database is away, or transactions conflict."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.persistence.sql.database_errors import is_away, is_conflict, is_databases, told_of
+from aioparallel.persistence.sql.taking import Taken
+from aioparallel.records.errors import NotToBlame
+from aioparallel.records.record import Record
+
+__all__ = ["AWAY", "SOON", "DatabaseOutages"]
+
+logger = logging.getLogger(__name__)
+
+AWAY: Final = 1.0
+"""Seconds until a record is tried again whose transaction the database could not carry out."""
+SOON: Final = 0.05
+"""Seconds until a record is tried again that has no known fault. They double each time that its transaction conflicts
+with others, up to ``AWAY``."""
+_LINES: Final = 5.0
+"""Seconds between two log lines about a database that is away."""
+_OVER: Final = 10.0
+"""An outage is over after so many seconds without another error. Taking partitions over asks every five."""
+_MANY: Final = 10
+"""Every so many conflicts of a record one is logged."""
+
+
+class DatabaseOutages:
+    """The recent outages of one store's database."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._since = self._last = self._told = -float("inf")
+        self._why = ""
+
+    def away(self, error: BaseException) -> NotToBlame:
+        """The database did not do what was asked. That is no failure of a record."""
+        now = time.monotonic()
+        self._why = told_of(error)
+        if now - self._last > _OVER:
+            self._since = now
+        self._last = now
+        level = logging.DEBUG
+        if now - self._told > _LINES:
+            self._told, level = now, logging.WARNING
+        logger.log(
+            level,
+            "The database at %s does not do what it is asked; it is tried again: %s",
+            self._where,
+            self._why,
+            extra={"action": "database_away"},
+        )
+        return NotToBlame(AWAY, self._why)
+
+    def answered(self) -> None:
+        """The database has answered."""
+        self._last = -float("inf")
+
+    def later(self, error: Exception, first: Record, taken: Taken, *, is_lost: bool) -> NotToBlame | None:
+        """Return when a record, or the batch that begins with it, is tried again. None: it has failed. ``is_lost``:
+        whether the connection was lost and nobody here closed it."""
+        if is_conflict(error):
+            count = taken.conflicts[first.offset] = taken.conflicts.get(first.offset, 0) + 1
+            level = logging.WARNING if count % _MANY == 0 else logging.DEBUG
+            logger.log(
+                level,
+                "%s conflicts with other transactions, %d times so far; it is tried again: %s",
+                first.place,
+                count,
+                told_of(error),
+                extra={"action": "transaction_conflict"},
+            )
+            return NotToBlame(min(AWAY, SOON * 2.0 ** min(count - 1, 10)) * random.uniform(0.5, 1), told_of(error))
+        if is_away(error) or (is_lost and is_databases(error)):
+            return self.away(error)
+        return None
+
+    def problems(self) -> Sequence[Problem]:
+        """Report an outage that goes on."""
+        now = time.monotonic()
+        if now - self._last > _OVER:
+            return ()
+        told = f"{self._where} does not do what it is asked, for {now - self._since:.0f} s: {self._why}"
+        return (Problem(ProblemKind.DATABASE_AWAY, told),)

@@ -1,0 +1,429 @@
+"""SqlStore: what users make, and handlers with an open transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, TypeVar, cast
+
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
+from sqlalchemy.pool import QueuePool, StaticPool
+
+from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.delivery.outputs import outputs_in
+from aioparallel.delivery.producer import Producer
+from aioparallel.engine.sources import Source
+from aioparallel.group.committer import through
+from aioparallel.group.committing import CommitStrategy, GroupContext
+from aioparallel.handlers.batches import Batch
+from aioparallel.observe.health import Problem
+from aioparallel.observe.stats import Stats
+from aioparallel.persistence.sql.database_errors import NO_ANSWER, is_away, told_of
+from aioparallel.persistence.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
+from aioparallel.persistence.sql.kept_connections import Connections
+from aioparallel.persistence.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
+from aioparallel.persistence.sql.outages import AWAY, SOON, DatabaseOutages
+from aioparallel.persistence.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
+from aioparallel.persistence.sql.statements import Statements
+from aioparallel.persistence.sql.taking import Partitions, Taken
+from aioparallel.records.errors import (
+    ConfigurationError,
+    InvalidOutput,
+    NotAHandler,
+    NotToBlame,
+    ProduceFailed,
+    RetryLater,
+)
+from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.user_errors import repr_of
+
+__all__ = ["SqlStore"]
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+AnyRecord = Record[Any, Any]
+Offsets = Mapping[TopicPartition, Sequence[int]]
+_OfIt = tuple[Sequence[AnyRecord], Offsets, Mapping[TopicPartition, Taken]]
+"""Records of one transaction, and by partition their offsets and what is known of it."""
+SqlHandler = Callable[[T, AsyncConnection], Awaitable[object]]
+
+_FROZEN: Final = 2.0
+"""Seconds for which a process that is frozen between its last statement and COMMIT holds its partition up."""
+_MAP_LIMIT: Final = 64 * 1024 * 1024
+"""Characters of an offset map: a column takes more than Kafka's metadata."""
+_FINISHING: Final = 10.0
+"""Seconds that a handler which is cancelled waits for the end of its COMMIT."""
+_GIVING_UP: Final = 2.0
+"""Seconds until its connection is closed then."""
+
+
+class SqlStore(Extension):
+    """Positions in a database, each written in the transaction of its record's results.
+
+    A consumer has it as ``commits=store``, and runs ``store.handler(handle)`` with ``async def handle(record,
+    connection)``. One for each consumer. The tables are made by ``aioparallel store init``, or by
+    :meth:`create_tables`.
+
+    ``engine``: of PostgreSQL (asyncpg) or SQLite (aiosqlite), with a pool of one connection more than handlers run at
+    once. ``prefix``: of the tables' names. ``schema``: the database schema that they are in; None: the connections'
+    own.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
+        if not isinstance(cast("object", engine), AsyncEngine):
+            raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")
+        if isinstance(engine.pool, StaticPool):
+            raise ConfigurationError(
+                "SqlStore engine",
+                engine,
+                "has one connection for all, and handlers and folds need their own: SQLite must be of a file, and "
+                "poolclass=StaticPool left away",
+            )
+        if engine.dialect.name == "sqlite" and isolation_level_of(engine) == "AUTOCOMMIT":
+            raise ConfigurationError("SqlStore engine", engine, "of SQLite must not be in AUTOCOMMIT")
+        self._engine = engine
+        self._schema = Schema(prefix, schema)
+        self._statements = Statements(engine, self._schema, _FROZEN)
+        self._opening = Opening(engine, self._schema, round(_FROZEN * 1000))
+        self._producer: Producer | None = None
+        self._partitions: Partitions | None = None
+        self._outages = DatabaseOutages(
+            f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip()
+        )
+        self._connections = Connections(self._opening, self._outages)
+        # SQLite has one writer: who waits for it there waits with a time-out, and in no order.
+        self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
+
+    def __repr__(self) -> str:
+        return f"SqlStore({self._engine.url.render_as_string(hide_password=True)!r}, prefix={self._schema.prefix!r})"
+
+    async def create_tables(self) -> None:
+        """Make the tables that are not there."""
+        await self._schema.create(self._engine)
+
+    # -- the consumer's side ----------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Check that the pool has a connection for each handler."""
+        self._producer, options = consumer.producer, consumer.options
+        most = self._most_connections()
+        needed = options.max_concurrency + 1
+        if self._statements.is_postgresql and most is not None and most < needed:
+            raise ConfigurationError(
+                "max_concurrency",
+                options.max_concurrency,
+                f"needs as many connections and one more, and the engine's pool has at most {most}: lower it to "
+                f"{most - 1}, or make the engine with pool_size={needed}",
+            )
+
+    def _most_connections(self) -> int | None:
+        """None: as many as are asked for."""
+        pool = self._engine.pool
+        if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
+            return None
+        return pool.size() + pool._max_overflow
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check that the tables can be read. Raises StoreNotReady."""
+        where = self._engine.url.render_as_string(hide_password=True)
+        try:
+            # Whoever asks has no more time, and would blame the brokers.
+            async with asyncio.timeout(timeout * 0.8), self._engine.connect() as connection:
+                found = await self._statements.version(connection)
+        except SQLAlchemyError as error:
+            if is_away(error):
+                raise StoreNotReady(
+                    f"the database at {where} does not do what it is asked: {told_of(error)}"
+                ) from error
+            raise StoreNotReady(
+                f"the tables of the store are not to be read at {where}: {error.__class__.__name__}: "
+                f"{getattr(error, 'orig', error)}. Make them with `aioparallel store init`, or see with its --sql what "
+                "makes them"
+            ) from error
+        except RuntimeError as error:
+            raise StoreNotReady(
+                f"the engine of {where} has connections of another event loop, which this one cannot use: make "
+                "the engine in the loop that runs the consumer, or `await engine.dispose()` at the end of the other"
+            ) from error
+        except OSError as error:
+            raise StoreNotReady(
+                f"no database answered at {where} within {timeout:g} s ({str(error) or 'no answer'}): check the "
+                "engine's URL, and the server"
+            ) from error
+        if found != VERSION:
+            raise StoreNotReady(f"the tables at {where} are of version {found}, and this needs {VERSION}")
+        if not self._statements.has_logs:
+            logger.warning(
+                "The table %s is not there: a topic that was made anew, or a log that was truncated, is noticed only "
+                "where it ends before the stored position. Make the table with `aioparallel store init`",
+                self._schema.log,
+                extra={"action": "no_log_table"},
+            )
+
+    def commit_strategy(self, group: GroupContext) -> CommitStrategy:
+        """Positions are kept in the database."""
+        self._partitions = Partitions(
+            self._engine,
+            self._statements,
+            group.group_id,
+            group.client,
+            self._turn,
+            self._on_trouble,
+            self._outages.answered,
+        )
+        return through(
+            self._partitions, group, longest_map=_MAP_LIMIT, refuses_unreadable_maps=True, refuses_resets=True
+        )
+
+    async def _on_trouble(self, error: Exception) -> None:
+        self._outages.away(error)
+        await self._connections.give_back()
+
+    async def close(self) -> None:
+        """Give the connections back. The user's engine stays open."""
+        await self._connections.give_back()
+
+    def problems(self) -> Sequence[Problem]:
+        """Whether the database does not answer."""
+        return self._outages.problems()
+
+    def stats(self, found: Stats) -> Stats:
+        """Name the table of positions."""
+        return replace(found, positions_in=f"{self._statements.dialect}: {self._schema.position}")
+
+    # -- handlers ---------------------------------------------------------------------------------------
+
+    def handler(self, handle: SqlHandler[Any]) -> Callable[[Any], Awaitable[None]]:
+        """A handler of records, or of batches, whose transaction also says that they are complete.
+
+        ``handle(record, connection)``: the connection is inside an open transaction, which is committed when it
+        returns and rolled back when it raises; it must not end it itself. What it returns is produced and acknowledged
+        first (at least once). With :func:`~aioparallel.batches` around it the records of a batch share the transaction.
+        Raises ConfigurationError for what is no such function.
+        """
+        _check(handle)
+
+        @functools.wraps(handle)
+        async def handled(item: Any) -> None:
+            records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
+            # Before anything is held that a fold needs: one may have to come first.
+            offsets = _by_partition(records)
+            taken = await self._taken_of(offsets)
+            async with self._turn:
+                connection, transaction = await self._connections.begun()
+                try:
+                    await self._run(handle, item, (records, offsets, taken), connection, transaction)
+                except BaseException:
+                    await connection.close()
+                    raise
+                await self._connections.keep(connection)
+
+        del handled.__wrapped__  # it takes one argument, not two
+        return handled
+
+    async def _run(
+        self,
+        handle: SqlHandler[Any],
+        item: Any,
+        of_it: _OfIt,
+        connection: AsyncConnection,
+        transaction: OpenTransaction,
+    ) -> None:
+        records, offsets, taken = of_it
+        try:
+            value = await self._handled(handle, item, connection)
+            if isinstance(item, Batch):
+                left = _left_in(item, records)
+                if len(left) < len(records):
+                    records, offsets = left, _by_partition(left)
+            await self._produced(records, value)
+        except BaseException as error:
+            is_lost = await _rolled_back(transaction, error)
+            if isinstance(error, RetryLater) or not isinstance(error, Exception):
+                raise
+            self._raise_later(error, of_it, is_lost=is_lost)
+            raise
+        try:
+            await _not_cancelled(self._finish(connection, transaction, (records, offsets, taken)))
+        except PartlyDone as found:
+            for record in records:
+                if (record.topic_partition, record.offset) in found.done:
+                    taken[record.topic_partition].done.append(record.offset)
+                else:
+                    cast("Batch[AnyRecord]", item).fail(record, NotToBlame(SOON))
+
+    async def _handled(self, handle: SqlHandler[Any], item: Any, connection: AsyncConnection) -> object:
+        lent = Lent(self._opening.engine, connection.sync_connection)
+        try:
+            result: object = handle(item, lent)
+            if not isinstance(result, Awaitable):
+                raise NotAHandler(
+                    f"the handler returned {type(result).__name__}, not an awaitable: it must be `async def`"
+                )
+            return await result
+        finally:
+            lent.take_back()
+
+    async def _taken_of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Taken]:
+        assert self._partitions is not None, "the store is no consumer's: ParallelConsumer(commits=store)"
+        found: dict[TopicPartition, Taken] = {}
+        for partition in partitions:
+            taken = self._partitions.taken.get(partition)
+            if taken is None:
+                raise Fenced(partition)
+            await taken.stands.wait()
+            found[partition] = taken
+        return found
+
+    async def _finish(
+        self,
+        connection: AsyncConnection,
+        transaction: OpenTransaction,
+        of_it: _OfIt,
+    ) -> None:
+        _, offsets, taken = of_it
+        try:
+            await self._add_done(transaction, offsets, taken)
+            await transaction.commit()
+        except BaseException as error:
+            is_lost = await _rolled_back(transaction, error)
+            if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
+                raise
+            # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
+            # connection, and this one is given back first: all handlers may ask at once.
+            await connection.close()
+            if not await are_done(self._opening, offsets, taken, self._outages.away):
+                if isinstance(error, OSError):  # which TimeoutError is, too; nobody else was asked
+                    raise self._outages.away(error) from error
+                self._raise_later(error, of_it, is_lost=is_lost)
+                raise
+            logger.info(
+                "A COMMIT without an answer was carried out: %s", repr_of(error), extra={"action": "commit_settled"}
+            )
+        self._outages.answered()
+        for partition, some in offsets.items():
+            taken[partition].done += some
+            for offset in some if taken[partition].conflicts else ():
+                taken[partition].conflicts.pop(offset, None)
+
+    def _raise_later(self, error: Exception, of_it: _OfIt, *, is_lost: bool) -> None:
+        """Raises RetryLater where the record is not to blame."""
+        records, _, taken = of_it
+        if records:
+            first = records[0]
+            again = self._outages.later(error, first, taken[first.topic_partition], is_lost=is_lost)
+            if again is not None:
+                raise again from error
+
+    @staticmethod
+    async def _add_done(transaction: OpenTransaction, offsets: Offsets, taken: Mapping[TopicPartition, Taken]) -> None:
+        for partition, of_it in sorted(offsets.items()):
+            if not await transaction.add_done(taken[partition].owned, of_it):
+                raise Fenced(partition)
+
+    # -- outputs ----------------------------------------------------------------------------------------
+
+    async def _produced(self, records: Sequence[AnyRecord], value: object) -> None:
+        """Let what was returned leave, and wait until it is acknowledged."""
+        outputs: list[Outgoing] = []
+        if isinstance(value, Mapping):
+            left = set(records)
+            for record, of_it in value.items():
+                if record in left:
+                    outputs += outputs_in(record, of_it) or ()
+        elif records:
+            outputs += outputs_in(records[0], value) or ()
+        if not outputs:
+            return
+        if self._producer is None:
+            raise InvalidOutput("the handler returned outputs, and there is no producer beside this client")
+        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
+            if acknowledged.done():
+                return
+            if isinstance(result, ProduceFailed):
+                acknowledged.set_exception(result)
+            else:
+                acknowledged.set_result(None)
+
+        self._producer.send(outputs, delivered)
+        await acknowledged
+
+
+async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
+    """Await it to its end, for a while, whatever cancels meanwhile: a handler that has returned succeeds if its COMMIT
+    does, and one that is under way would be in doubt."""
+    loop = asyncio.get_running_loop()
+    task = loop.create_task(finishing, name="aioparallel-commit")
+    try:
+        await asyncio.shield(task)
+    except asyncio.CancelledError as error:
+        cancelled, ends = error, loop.time() + _FINISHING
+    else:
+        return
+    await _until(task, ends)
+    if not task.done():
+        task.cancel()
+        await _until(task, loop.time() + _GIVING_UP)
+        raise InDoubt(AWAY) from cancelled
+    task.result()
+
+
+async def _until(task: asyncio.Task[None], ends: float) -> None:
+    """Wait for its end, until the event loop's clock says ``ends``, whatever cancels meanwhile."""
+    loop = asyncio.get_running_loop()
+    while not task.done() and (left := ends - loop.time()) > 0:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait([task], timeout=left)
+
+
+async def _rolled_back(transaction: OpenTransaction, error: BaseException) -> bool:
+    """Roll it back; whether its connection was lost already, and not closed here because that could not be done."""
+    is_lost = transaction.is_lost
+    await transaction.roll_back()
+    if is_away(error):
+        await transaction.close()
+    return is_lost
+
+
+def _check(handle: SqlHandler[Any]) -> None:
+    try:
+        inspect.signature(handle).bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(
+            "SqlStore handler",
+            handle,
+            f"must be an async def function of a record, or a batch, and a connection: {error}",
+        ) from None
+
+
+def _by_partition(records: Iterable[AnyRecord]) -> dict[TopicPartition, list[int]]:
+    """Their offsets. By what they are of, which costs a fourth of making a partition's name for each."""
+    offsets: dict[Source, list[int]] = {}
+    for record in records:
+        source = record._source
+        if source in offsets:
+            offsets[source].append(record.offset)
+        else:
+            offsets[source] = [record.offset]
+    # Each is another partition's: of one there is one session at a time, and what is run together has begun together.
+    return {cast("TopicPartition", source.name): of_it for source, of_it in offsets.items()}
+
+
+def _left_in(batch: Batch[AnyRecord], records: Collection[AnyRecord]) -> list[AnyRecord]:
+    """Those of a batch that are complete with its transaction."""
+    failed = batch._call.failures
+    if behind := batch._call.blocked(failed) - failed.keys():
+        raise InvalidOutput(
+            f"{len(behind)} records of the batch stand behind a failed one of their key and run again, and what was "
+            "written for them is in the same transaction: nothing of it is committed, the records run one by one"
+        )
+    return [record for place, record in enumerate(records) if place not in failed]

@@ -1,0 +1,341 @@
+"""The state at a committed position: a full snapshot that says nothing beyond it, and the records behind that, again.
+
+::
+
+    log         ......................................................................
+    snapshot    |##########| base of the snapshot, and its offset map
+    read again             |..xx..x...xxx| base of the commit, and its offset map: what is x was complete, and is not in
+    handlers                                       the snapshot; all else runs
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Collection, Iterable
+from contextlib import aclosing
+from typing import Any, Final
+
+from aioparallel.config.options import Options
+from aioparallel.group.client import Committed, Fetched, Span
+from aioparallel.group.unreadable import read_past
+from aioparallel.handlers.stack import deserialise
+from aioparallel.offsets import OffsetMap
+from aioparallel.persistence.state.increments import Increment, Named
+from aioparallel.persistence.state.pieces import EntryReader, Head, decode_head, decode_piece_key
+from aioparallel.persistence.state.table import Table
+from aioparallel.persistence.state.topics import StateTopics
+from aioparallel.persistence.state.view import Restored, position_of
+from aioparallel.records.errors import (
+    DeserializationError,
+    FetchFailed,
+    PositionOutsideLog,
+    StateLogTruncated,
+    StateNotRestored,
+    UndecodableRecord,
+)
+from aioparallel.records.history import refuse_undecodable
+from aioparallel.records.record import Record, TopicPartition
+from aioparallel.records.user_errors import RAISED, repr_of
+
+__all__ = ["Restoring"]
+
+logger = logging.getLogger(__name__)
+
+_AT_ONCE: Final = 500
+"""Values that are loaded in one turn of the event loop, about a millisecond's worth."""
+_REQUEST: Final = 10.0
+"""Seconds for a question about a log."""
+
+
+class _Unusable(Exception):
+    """A full snapshot is not what its increment says."""
+
+
+class Restoring:
+    """Makes the state of one partition as it was at one committed position."""
+
+    def __init__(self, partition: TopicPartition, committed: Committed, topics: StateTopics, options: Options) -> None:
+        assert options.state is not None
+        self._partition = partition
+        self._committed = committed
+        self._topics = topics
+        self._options = options
+        self._policy = options.state
+        self._position = position_of(committed)
+        self._to_read = 0
+        self._read = 0
+        self.replayed = 0
+
+    @property
+    def part(self) -> float:
+        """How much of what is to be read was read, 0 to 1."""
+        return min(1.0, self._read / self._to_read) if self._to_read else 0.0
+
+    @property
+    def steps(self) -> object:
+        """Another one whenever something has come."""
+        return self._to_read, self._read, self.replayed
+
+    async def run(self, increment: Increment | None) -> Restored:
+        """Read it. ``increment``: the last one of the partition. Raises StateNotRestored, StateLogTruncated,
+        ClientError, TimeoutError."""
+        usable: list[tuple[Named, OffsetMap | None]] = []
+        since: OffsetMap | None = None
+        table: Table[Any] = Table()
+        for named in () if increment is None else increment.snapshots:
+            if since is not None:
+                usable.append((named, None))
+                continue
+            try:
+                table, since = await self._snapshot(named)
+                usable.append((named, since))
+            except _Unusable as error:
+                logger.warning(
+                    "%s: the full snapshot of its state at %s-%d offset %d cannot be used (%s): an older one is tried, "
+                    "and more is read again",
+                    self._partition,
+                    self._topics.names.snapshots,
+                    self._partition.partition,
+                    named.first,
+                    error,
+                    extra={"action": "snapshot_unusable"},
+                )
+        if since is None:
+            since = await self._from_the_origin(increment)
+        told = () if increment is None else await self._unapplied(increment)
+        is_complete = self._position.looker()
+        unapplied = {offset for offset in told or () if is_complete(offset)}
+        # Of another position it may be a former owner's, who did not know what its successor has put away.
+        is_it = increment is not None and increment.position[:2] == self._committed[:2]
+        knows_all = is_it and told is not None and increment is not None and (bool(usable) or not increment.snapshots)
+        await self._replay(table, since, unapplied, is_lenient=not knows_all)
+        origin = since.base_offset if increment is None or not usable else increment.origin
+        at = None if increment is None else increment.at
+        life = 0 if increment is None else increment.life
+        return Restored(table, origin, unapplied, usable, self.replayed, since.base_offset, life, at)
+
+    async def _unapplied(self, increment: Increment) -> Collection[int] | None:
+        """What it says is not in the state; None: nobody knows."""
+        try:
+            return await self._topics.unapplied_of(self._partition, increment, _REQUEST)
+        except ValueError as error:
+            logger.warning(
+                "%s: the increment of its state in %s at offset %d cannot be read as a whole (%s): records that were "
+                "put away since its full snapshot count in the state, as far as apply() takes them",
+                self._partition,
+                self._topics.names.increments,
+                increment.offset,
+                error,
+                extra={"action": "increment_unreadable"},
+            )
+            return None
+
+    async def _from_the_origin(self, increment: Increment | None) -> OffsetMap:
+        """Where an empty state is right."""
+        if increment is not None:
+            begins = min(increment.origin, self._position.base_offset)
+            if increment.snapshots:
+                logger.warning(
+                    "%s: none of the full snapshots of its state can be used: it is made of all records from offset %d "
+                    "on, also of those that had been put away before they were taken",
+                    self._partition,
+                    begins,
+                    extra={"action": "state_from_log"},
+                )
+        else:
+            begins = await self._log_begins()
+            if begins and self._position.base_offset > begins:
+                why = f"no increment of it is in {self._topics.names.increments}"
+                raise StateLogTruncated(self._partition, self._topics.group_id, 0, begins, why)
+            begins = min(begins, self._position.base_offset)
+            logger.warning(
+                "%s: group %s has no state at its committed offset %d: making it of all records before that",
+                self._partition,
+                self._topics.group_id,
+                self._committed.offset,
+                extra={"action": "state_from_log"},
+            )
+        return OffsetMap(begins, begins - 1)
+
+    # -- a full snapshot --------------------------------------------------------------------------------
+
+    async def _snapshot(self, named: Named) -> tuple[Table[Any], OffsetMap]:
+        table: Table[Any] = Table()
+        reader = EntryReader()
+        head: Head | None = None
+        pieces = 0
+        self._to_read, self._read = named.pieces, 0
+        if (ends := await self._topics.snapshots_end(self._partition, _REQUEST)) < named.next:
+            raise _Unusable(f"its partition ends at offset {ends}: was the topic made anew?")
+        async with aclosing(self._snapshot_records(named)) as reads:
+            async for fetched in reads:
+                for number, record in self._ours(fetched.records, named):
+                    if number != pieces:
+                        raise _Unusable(f"piece {pieces} of {named.pieces} is not there")
+                    pieces += 1
+                    self._read += 1
+                    if head is None:
+                        head = self._checked(record, named)
+                        continue
+                    await self._load(table, reader, record)
+        if head is None or pieces != named.pieces or not reader.is_whole or table.count != named.keys:
+            raise _Unusable(f"{pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys are there")
+        return table, head.position
+
+    async def _snapshot_records(self, named: Named) -> AsyncGenerator[Fetched, None]:
+        try:
+            async with aclosing(self._topics.read_snapshot(self._partition, named)) as reads:
+                async for fetched in reads:
+                    yield fetched
+        except FetchFailed as error:
+            raise _Unusable(str(error)) from error
+
+    def _ours(self, records: Iterable[Record], named: Named) -> Iterable[tuple[int, Record]]:
+        for record in records:
+            key = decode_piece_key(record.key)
+            if key is None or key.group_id != self._topics.group_id or key.partition != self._partition:
+                continue
+            if dict(record.headers).get("id") == named.id.encode():
+                yield key.number, record
+
+    def _checked(self, record: Record, named: Named) -> Head:
+        """Its head, where it says nothing that is not committed."""
+        try:
+            head = decode_head(record.value)
+        except ValueError as error:
+            raise _Unusable(str(error)) from error
+        if not self._position.covers(head.position):
+            raise _Unusable(f"it is of offset {head.position.base_offset}, beyond the committed position")
+        return head
+
+    async def _load(self, table: Table[Any], reader: EntryReader, record: Record) -> None:
+        load = self._policy.load
+        try:
+            for count, (key, dumped) in enumerate(reader.entries_in(record.value or b""), 1):
+                try:
+                    table.set(key, load(dumped))
+                except RAISED as error:
+                    raise StateNotRestored(
+                        self._partition,
+                        f"State load raised {repr_of(error)} for the value of key {key!r}; it must read what an "
+                        "earlier dump has written, or the state begin anew under another group_id",
+                    ) from error
+                if not count % _AT_ONCE:
+                    await asyncio.sleep(0)
+        except ValueError as error:
+            raise _Unusable(str(error)) from error
+        await asyncio.sleep(0)
+
+    # -- and the records behind it ----------------------------------------------------------------------
+
+    async def _replay(self, table: Table[Any], since: OffsetMap, unapplied: set[int], *, is_lenient: bool) -> None:
+        """Apply to the table what is complete at the position and was not ``since``.
+
+        ``is_lenient``: whether records may be left out that ``apply`` refuses, because nobody knows which it has
+        refused before.
+        """
+        position = self._position
+        first, end = since.base_offset, max(position.base_offset, position.highest_succeeded + 1)
+        await self._expect_end(end)
+        if not _has_more(position, since, end, unapplied):
+            return
+        await self._expect_log(position, since, unapplied)
+        is_in_position, is_in_snapshot = position.looker(), since.looker()
+        self._to_read, self._read = end - first, 0
+        left_out: list[int] = []
+        spans, skip = {self._partition: Span(first, end)}, self._options.skip_unreadable
+        async with aclosing(read_past(self._topics.client, spans, skip)) as reads:
+            async for fetched in reads:
+                for record in fetched.records:
+                    offset = record.offset
+                    if not is_in_position(offset) or is_in_snapshot(offset) or offset in unapplied:
+                        continue
+                    self.replayed += 1
+                    if not self._apply(table, record, is_lenient=is_lenient):
+                        unapplied.add(offset)
+                        left_out.append(offset)
+                self._read = fetched.next_offset - first
+                await asyncio.sleep(0)
+        # What was deleted while it was read was passed in silence.
+        await self._expect_log(position, since, unapplied)
+        if left_out:
+            logger.warning(
+                "%s: %d records, the first at offset %d, are not in the state: they have no key, or apply() or a "
+                "deserialiser refuses them",
+                self._partition,
+                len(left_out),
+                left_out[0],
+                extra={"action": "state_left_out", "offset": left_out[0], "count": len(left_out)},
+            )
+
+    def _apply(self, table: Table[Any], record: Record[Any, Any], *, is_lenient: bool) -> bool:
+        key, policy = record.raw_key, self._policy
+        if key is None:
+            return False  # it has failed for that
+        try:
+            refuse_undecodable(record)
+        except UndecodableRecord:
+            return False  # and for that
+        try:
+            deserialise(self._options.key_deserializer, self._options.value_deserializer, record)
+            after = policy.apply(table.get(key, policy.initial), record)
+        except RAISED as error:
+            if is_lenient:
+                return False
+            cause = error.__cause__ if isinstance(error, DeserializationError) else None
+            told = repr_of(cause or error)
+            raise StateNotRestored(
+                self._partition,
+                f"apply() or a deserialiser raised {told} for offset {record.offset}, which it has taken before: "
+                "they must be pure. Where that passes by itself, start again; where apply() was changed, it must take "
+                "old records, too, or the state begin anew under another group_id",
+            ) from error
+        table.set(key, after)
+        return True
+
+    async def _expect_log(self, position: OffsetMap, since: OffsetMap, unapplied: set[int]) -> None:
+        begins = await self._log_begins()
+        needed = _first_lost(position, since, unapplied, begins)
+        if needed is not None:
+            why = f"the newest full snapshot that can be used is of offset {since.base_offset}"
+            raise StateLogTruncated(self._partition, self._topics.group_id, needed, begins, why)
+
+    async def _expect_end(self, end: int) -> None:
+        # Not of what is decided alone: it was read uncommitted, or somebody has moved the position there.
+        found = await self._topics.client.written_end_offsets([self._partition], _REQUEST)
+        if self._partition not in found:
+            raise TimeoutError
+        if end > found[self._partition]:
+            raise PositionOutsideLog(self._partition, self._position.base_offset)
+
+    async def _log_begins(self) -> int:
+        found = await self._topics.client.beginning_offsets([self._partition], _REQUEST)
+        if self._partition not in found:
+            raise TimeoutError
+        return found[self._partition]
+
+
+def _has_more(position: OffsetMap, since: OffsetMap, end: int, unapplied: set[int]) -> bool:
+    """Whether the position says of an offset that it is complete, and ``since`` does not."""
+    return _first_lost(position, since, unapplied, end) is not None
+
+
+def _first_lost(position: OffsetMap, since: OffsetMap, unapplied: set[int], end: int) -> int | None:
+    """The first offset below ``end`` that is complete by the position and not by ``since``, nor unapplied."""
+    for offset in since.incompletes:
+        if offset >= end:
+            return None
+        if position.is_complete(offset) and offset not in unapplied:
+            return offset
+    behind = max(since.base_offset, since.highest_succeeded + 1)
+    incompletes = position.incompletes
+    at = bisect_left(incompletes, behind)
+    end = min(end, max(position.base_offset, position.highest_succeeded + 1))
+    for offset in range(behind, end):
+        if at < len(incompletes) and incompletes[at] == offset:
+            at += 1
+        elif offset not in unapplied:
+            return offset
+    return None

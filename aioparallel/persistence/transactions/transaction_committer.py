@@ -1,0 +1,529 @@
+"""The committer that writes positions and outputs in transactions: what drives the machine.
+
+One coroutine does all of it. Whoever must have something committed (a partition goes, the run ends) asks it to begin
+early and waits. For each ``await`` here: sessions may have gone meanwhile, or belong to another generation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
+
+from aioparallel.config.policies import OnProduced, Transactions
+from aioparallel.delivery.outputs import tell
+from aioparallel.delivery.waiters import Waiters
+from aioparallel.group.client import CommitFault, Generation
+from aioparallel.group.committing import GroupContext, owed
+from aioparallel.group.offset_commits import Sample, is_large, requests
+from aioparallel.group.sampling import Sampler
+from aioparallel.group.sessions import COMMITTABLE, Session
+from aioparallel.observe.health import Problem, ProblemKind
+from aioparallel.observe.stats import TransactionStats
+from aioparallel.persistence.transactions.batch import TransactionBatch, says
+from aioparallel.persistence.transactions.builder import TransactionBuilder
+from aioparallel.persistence.transactions.codes import Ask, Meaning, meaning_of, name_of
+from aioparallel.persistence.transactions.machine import PART_OF_TIMEOUT, Machine, Outcome, Phase
+from aioparallel.persistence.transactions.positions import StablePositions
+from aioparallel.persistence.transactions.producer import NO_ANSWER, TransactionalProducer
+from aioparallel.persistence.transactions.refused_outputs import Refusals
+from aioparallel.persistence.transactions.sending_outputs import Sending
+from aioparallel.persistence.transactions.size import TransactionSize
+from aioparallel.persistence.transactions.transaction_counters import AbortReason, TransactionCounters
+from aioparallel.persistence.transactions.transaction_outbox import TransactionOutbox
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized
+from aioparallel.records.record import Outgoing, TopicPartition
+
+__all__ = ["TransactionCommitter"]
+
+logger = logging.getLogger(__name__)
+
+_ONE: Final = 3.0
+"""Seconds for one request about a transaction. A coordinator that is gone may show by silence alone."""
+_LEAVING: Final = 1.0
+"""Seconds for aborting what is open when nothing more is wanted."""
+_REST_AFTER_ABORT: Final = 1.0
+"""Seconds, at most, until what was aborted is tried again: doubled with each in a row."""
+_REST_AFTER_NOTHING: Final = 0.005
+"""The same where there was nothing to commit, though somebody has asked for it."""
+_REST_AFTER_REFUSAL: Final = 0.1
+"""The same where extensions let nothing be committed."""
+_LONG: Final = 5.0
+"""Seconds of doubt that somebody should hear of."""
+_MADE_AT_ONCE: Final = 20
+"""Partitions whose outputs of extensions are made in one turn of the event loop."""
+_SLOW: Final = 3.0
+"""Seconds for which outputs may be on their way without being a problem."""
+
+
+class TransactionCommitter:
+    """A :class:`~aioparallel.group.committing.PositionCommitter`."""
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        outbox: TransactionOutbox,
+        refusals: Refusals,
+        member: GroupContext,
+        policy: Transactions,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._producer = producer
+        self._outbox = outbox
+        self._waiting = outbox.waiting
+        self._refusals = refusals
+        self._member = member
+        self._options = member.options
+        self._extensions = member.extensions
+        self._on_produced: OnProduced | None = member.options.producing.on_produced
+        self._policy = policy
+        self._new_id = new_id
+        self._id = producer.identify_as(new_id())
+        self._machine = Machine(policy.transaction_timeout)
+        # Outputs of what is complete above a cut map wait for it: there must not be more and more of them.
+        self._sampler = Sampler(member.options, member.scheduler, member.on_unblocked, blocks=True)
+        self._early = asyncio.Event()
+        self._ended = Waiters()  # those that wait for the end of a transaction
+        self._loop = asyncio.get_running_loop()
+        self._has_ended = False
+        self._began = 0.0
+        self._batch = TransactionBatch(())
+        self._sending: Sending | None = None
+        self._sent: Sending | None = None
+        self._has_slices = True
+        self._is_refused = False  # an extension has refused something last time
+        sending_time = policy.transaction_timeout * PART_OF_TIMEOUT
+        self._size = TransactionSize(member.options.producing.max_unacknowledged_bytes, sending_time)
+        self._builder = TransactionBuilder(outbox, member, self._sampler, self._size)
+        self._took_out = False  # what is refused, out of the last one
+        self._phase = self._machine.phase
+        self._since = self._loop.time()  # it is in that phase
+        self.limit = self._sampler.limit
+        self.commits = self.failed_commits = 0
+        self._counters = TransactionCounters()
+        self.positions: StablePositions | None = None
+        """Whose problems are told with those of transactions."""
+        outbox.on_much = self.soon
+        producer.on_broken = self._broken
+
+    # -- what others ask --------------------------------------------------------------------------------
+
+    @property
+    def cut_maps(self) -> int:
+        """Maps that did not fit and were cut."""
+        return self._sampler.cut_maps
+
+    def soon(self) -> None:
+        """Begin now rather than at the end of the interval."""
+        self._early.set()
+
+    async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
+        """See :class:`~aioparallel.group.committing.PositionCommitter`. What is not accepted by the deadline is aborted
+        when its sessions go; what is accepted is committed, whatever comes."""
+        asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
+        # Where more waits than goes at once, and more comes all the time, a commit never says all that there is.
+        is_much = self._outbox.bytes > self._size.bytes
+        taken = (
+            {session: session.ledger.snapshot() for session in asked if self._waiting.has(session)} if is_much else {}
+        )
+        kept: set[Session] = set()
+
+        def owes(session: Session, version: tuple[int, int]) -> bool:
+            if session in kept or not session.owes(version):
+                return False
+            if session in taken and session.acknowledged is not None and says(session.acknowledged, taken[session]):
+                kept.add(session)
+            return session not in kept
+
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(deadline):
+                cuts = self._builder.count
+                while not self._has_ended and any(
+                    session.may_commit()
+                    and owes(session, version)
+                    and not self._waiting.is_lost(session)
+                    and not self._builder.is_refused(session)
+                    and not self._builder.is_short(session, cuts)
+                    for session, version in asked.items()
+                ):
+                    self.soon()
+                    await self._ended.enter()
+        why = {session.partition: session.fault for session in asked if session.fault is not None}
+        why |= {session.partition: CommitFault.HELD for session in asked if session in self._waiting.held}
+        owing = owed({session: version for session, version in asked.items() if session not in kept}, why)
+        # What a cut map cannot say is acknowledged as far as it goes; its outputs are not.
+        behind = [session.partition for session in asked if session.cut is not None and self._waiting.has(session)]
+        return {**dict.fromkeys(behind, CommitFault.METADATA_TOO_LARGE), **owing}
+
+    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+        """See :class:`~aioparallel.group.committing.PositionCommitter`. One that is aborted says nothing yet: the next
+        one is smaller."""
+        longest = max(timeout, 2 * self._policy.transaction_timeout)
+        before = -1
+        while self._outbox.bytes and self.commits > before:
+            before = self.commits
+            if not await self.commit_until(sessions, self._loop.time() + longest):
+                return
+
+    def released(self, partition: TopicPartition) -> None:
+        """A partition went."""
+        if self._sending is not None and not self._batch.is_ours:
+            self._sending.give_up("a partition went")
+
+    # -- one coroutine ----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """One transaction after the other, for ever; ends by cancellation. Raises NotAuthorized, ConfigurationError,
+        and ClientError for brokers that are too old."""
+        try:
+            await self._drive()
+            while True:
+                await self._rest()
+                await self._one()
+                self._ended.wake_all()
+        finally:
+            self._has_ended = True
+            self._ended.wake_all()
+            await self._leave()
+
+    async def _rest(self) -> None:
+        loop = self._loop
+        rest = _REST_AFTER_REFUSAL if self._is_refused else _REST_AFTER_NOTHING
+        pause = max(self._sampler.rest, 0.0 if self._has_slices else rest)
+        aborts = self._counters.aborts_in_a_row
+        if aborts > 1:
+            pause = max(pause, min(_REST_AFTER_ABORT, 0.05 * 2 ** min(aborts, 10)))
+        await asyncio.sleep(pause)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(max(loop.time(), self._began + self._policy.interval)):
+                await self._early.wait()
+        self._early.clear()
+        self._sampler.begin_round()
+
+    async def _one(self) -> None:
+        """A transaction from its cut to its end; nothing, where there is nothing to say."""
+        self._waiting.drop_dropped()
+        self._began = self._loop.time()
+        self._is_refused = False
+        self._batch = await self._ready(await self._builder.take())
+        self._has_slices = bool(self._batch.slices)
+        if not self._has_slices:
+            return
+        self._took_out = False
+        self._machine.begin(self._loop.time())
+        await self._drive()
+        self._settle()
+        if self._machine.phase is Phase.NEW:
+            await self._drive()
+        self._batch = TransactionBatch(())
+
+    async def _ready(self, batch: TransactionBatch) -> TransactionBatch:
+        """The same without the partitions that an extension does not let be committed now."""
+        if not (self._extensions.saves and batch.slices):
+            return batch
+        ends = self._loop.time() + self._options.commit_timeout
+        refused = await self._extensions.before_commit(batch.positions, ends)
+        for session in batch.slices:
+            fault = refused.get(session.partition)
+            session.fault = fault or session.fault
+            if fault is CommitFault.FENCED:
+                session.fenced = True
+            elif fault is CommitFault.REFUSED:
+                self._builder.refused(session)
+            self._builder.let_wait(session, is_waiting=fault is not None)
+        self.failed_commits += len(refused)
+        self._is_refused = bool(refused)
+        gone = {session.partition for session in batch.slices if not session.may_commit()}
+        return batch.without(refused.keys() | gone)
+
+    async def _drive(self) -> None:
+        """Ask until there is nothing to ask."""
+        machine = self._machine
+        answering: Mapping[Ask, Callable[[], Awaitable[None]]] = {
+            Ask.INITIALIZE: self._initialize,
+            Ask.SEND: self._send,
+            Ask.OFFSETS: self._commit_offsets,
+            Ask.COMMIT: self._commit,
+            Ask.ABORT: self._abort,
+            Ask.READ: self._verify,
+        }
+        while True:
+            if not self._batch.is_ours:
+                machine.abort("a partition went")
+            machine.out_of_time(self._loop.time())
+            self._look_at_phase()
+            if machine.phase is Phase.FENCED:
+                self._fence_all()
+                return
+            ask = machine.ask
+            if ask is None:
+                break
+            await asyncio.sleep(machine.pause)
+            if machine.ask is ask:
+                await answering[ask]()
+        if machine.forbidden is not None:
+            raise self._not_allowed(*machine.forbidden)
+        await asyncio.sleep(machine.pause)
+
+    def _not_allowed(self, ask: Ask, code: int) -> Exception:
+        """What ends the run: a request that will be refused each time."""
+        if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
+            return ConfigurationError(
+                "Transactions transaction_timeout",
+                self._policy.transaction_timeout,
+                "is longer than the brokers take: lower it, or raise their transaction.max.timeout.ms (15 minutes by "
+                "default)",
+            )
+        if code == ErrorCode.UNSUPPORTED_VERSION:
+            return ClientError(
+                f"a broker does not take the {ask.value} that transactions of {self._id!r} need: are all of them "
+                "Apache Kafka 4.0 or newer?"
+            )
+        return NotAuthorized(
+            f"WRITE and DESCRIBE on the transactional id {self._id!r} (id_prefix of Transactions says how it begins; "
+            f"{ask.value}: {name_of(code)})"
+        )
+
+    # -- asking -----------------------------------------------------------------------------------------
+
+    async def _initialize(self) -> None:
+        timeout = self._policy.transaction_timeout
+        self._machine.initialized(await self._producer.initialize(self._machine.epoch, timeout, _ONE))
+
+    async def _send(self) -> None:
+        machine, epoch = self._machine, self._machine.epoch
+        assert epoch is not None
+        assert machine.deadline is not None
+        self._producer.begin(epoch)
+        self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
+        began, size = self._loop.time(), self._batch.size
+        try:
+            await sending.send(
+                (entry for one in self._batch.slices.values() for entry in one.entries), await self._commit_outputs()
+            )
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(machine.deadline):
+                    await sending.wait()
+        finally:
+            self._sending = None
+            answered = sending.part_answered
+            if answered < 1:
+                self._producer.abandon()
+        if answered == 1:
+            first = began if sending.first is None else sending.first
+            self._size.in_time(size, first - began, self._loop.time() - began, is_part=self._builder.is_part)
+        if sending.is_done:
+            machine.sent()
+            self._sent = sending
+            return
+        if answered < 1 and self._loop.time() >= machine.deadline:
+            self._size.late(size, round(size * answered))
+        self._took_out = bool(sending.refused)
+        for entry, failure in sending.refused.items():
+            machine.abort("an output is refused", str(failure))
+            self._outbox.doubt(output.topic for output in entry.outputs)  # it may be gone
+        if sending.are_others_too_large:
+            self._extensions.commit_outputs_too_large()
+        await self._refusals.refuse(sending.refused)
+        if not machine.out_of_time(self._loop.time(), sending.trouble or ""):
+            machine.abort("not acknowledged", sending.trouble or "")
+
+    async def _commit_outputs(self) -> Sequence[Outgoing]:
+        """What extensions write with these positions."""
+        made: list[Outgoing] = []
+        for count, (partition, position) in enumerate(self._batch.positions.items(), 1):
+            made += self._extensions.commit_outputs(partition, position)
+            if not count % _MADE_AT_ONCE:
+                await asyncio.sleep(0)
+        return made
+
+    def _broken(self, code: int) -> None:
+        self._machine.broken(code)
+        if self._sending is not None:
+            self._sending.give_up(self._machine.why)
+
+    async def _commit_offsets(self) -> None:
+        machine, epoch = self._machine, self._machine.epoch
+        assert epoch is not None
+        codes: dict[TopicPartition, int] = {}
+        sampled = {one.sample.session.partition: one.sample for one in self._batch.slices.values()}
+        for generation, part in requests(sampled.values()):
+            positions = {one.session.partition: one.committed for one in part}
+            answer = await self._producer.commit_offsets(epoch, positions, generation, _ONE)
+            may_be_too_large = is_large(positions.values())
+            large: list[Sample] = []
+            for partition in positions:
+                code = answer.get(partition, NO_ANSWER)
+                if code == ErrorCode.UNKNOWN_SERVER_ERROR and may_be_too_large:
+                    code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
+                codes[partition] = code
+                meaning = meaning_of(Ask.OFFSETS, code)
+                if meaning is Meaning.TOO_LARGE:
+                    large.append(sampled[partition])
+                self._take_in(sampled[partition], meaning, generation, code)
+            if large:
+                self._sampler.too_large(large, len(positions))
+            if not self._batch.is_ours:
+                machine.abort("a partition went")
+                return
+        if machine.out_of_time(self._loop.time()):
+            return
+        machine.offsets(codes.values())
+
+    def _take_in(self, one: Sample, meaning: Meaning, generation: Generation, code: int) -> None:
+        """What the answer says of one partition by itself."""
+        session = one.session
+        match meaning:
+            case Meaning.TOO_LARGE:
+                session.fault = CommitFault.METADATA_TOO_LARGE
+            case Meaning.REFUSED:
+                self._builder.refused(session)
+                session.fault = CommitFault.REFUSED
+            case Meaning.NOT_OURS if session.generation == generation:
+                self._fence(session, generation, instance_fenced=code == ErrorCode.FENCED_INSTANCE_ID)
+            case _:
+                return
+        self.failed_commits += 1
+
+    async def _commit(self) -> None:
+        epoch = self._machine.epoch
+        assert epoch is not None
+        self._machine.asking_to_end()
+        self._machine.ended(await self._producer.end(epoch, _ONE, commit=True))
+
+    async def _abort(self) -> None:
+        epoch = self._machine.epoch
+        assert epoch is not None
+        self._machine.ended(await self._producer.end(epoch, _ONE, commit=False))
+
+    async def _verify(self) -> None:
+        """Whether what was to be committed is what stands there. Whose partition went says nothing about it: it may
+        have been committed anew by its next owner, and nothing of it is sent again."""
+        wanted = {session: one for session, one in self._batch.slices.items() if session.may_commit() and one.is_new}
+        if not wanted:
+            self._machine.verified(is_committed=False)
+            return
+        answer = await self._producer.stable_offsets([session.partition for session in wanted], _ONE)
+        if answer.code != ErrorCode.NONE:
+            self._machine.verified(is_committed=None)
+            return
+        # Each says something new, so one of them is enough: they were committed all or none.
+        for session, one in wanted.items():
+            found = answer.found.get(session.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+            if not isinstance(found, int):
+                self._machine.verified(is_committed=found is not None and found[:2] == one.sample.committed[:2])
+                return
+        self._machine.verified(is_committed=None)
+
+    # -- what became of it ------------------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        now = self._loop.time()
+        if self._machine.outcome is Outcome.COMMITTED:
+            self.commits += 1
+            self._counters.was_committed(now - self._began)
+            for session, one in self._batch.slices.items():
+                self._waiting.remove(session, one.entries)
+                self._builder.accepted(session)
+                self._sampler.acknowledged(one.sample)
+            if self._builder.is_part:
+                self.soon()
+            if self._on_produced is not None and self._sent is not None:
+                for entry, output, place in self._sent.places or ():
+                    if not entry.is_letter:
+                        tell(self._on_produced, entry.record, output, place)
+        elif self._machine.outcome is Outcome.ABORTED:
+            why = (
+                AbortReason(self._machine.cause, self._machine.why)
+                if self._machine.cause
+                else AbortReason("in doubt", "in doubt")
+            )
+            self._counters.was_aborted(self._id, why, now, began=self._began, is_progress=self._took_out)
+        self._waiting.drop_dropped()
+        self._outbox.left()
+        self._sent = None
+
+    def _look_at_phase(self) -> None:
+        before, self._phase = self._phase, self._machine.phase
+        if self._phase is before:
+            return
+        self._since = self._loop.time()
+        if self._phase is Phase.DOUBT:
+            logger.warning(
+                "It is not known what became of a transaction of %s (%s): finding out",
+                self._id,
+                self._machine.why,
+                extra={"action": "transaction_in_doubt", "transactional_id": self._id},
+            )
+
+    def _fence(self, session: Session, generation: Generation, *, instance_fenced: bool = False) -> None:
+        """Another member has the partition."""
+        self._counters.fenced += 1
+        session.fault, session.fenced = CommitFault.FENCED, True
+        self._member.client.fenced(generation, instance_fenced=instance_fenced)
+
+    def _fence_all(self) -> None:
+        """Somebody else uses this transactional id: whoever that is, it is no good time to hold partitions."""
+        logger.warning(
+            "Somebody else uses the transactional id %s: giving all partitions up, and joining again under another id",
+            self._id,
+            extra={"action": "transaction_fenced", "transactional_id": self._id},
+        )
+        for session in list(self._member.sessions()):
+            if session.may_commit():
+                session.abandoned = True
+                self._fence(session, session.generation)
+        self._id = self._producer.identify_as(self._new_id())
+        self._machine.restart()
+
+    async def _leave(self) -> None:
+        """Nothing more is wanted: let nobody wait for the brokers to abort what is open."""
+        machine = self._machine
+        epoch = machine.epoch
+        if epoch is None or machine.phase not in (Phase.SENDING, Phase.OFFSETS, Phase.ABORTING):
+            return
+        with contextlib.suppress(Exception):
+            self._producer.abandon()
+            async with asyncio.timeout(_LEAVING):
+                await self._producer.end(epoch, _LEAVING, commit=False)
+
+    # -- showing ----------------------------------------------------------------------------------------
+
+    def trouble(self) -> Sequence[str]:
+        """See :class:`~aioparallel.group.committing.PositionCommitter`."""
+        told = [problem.message for problem in self.problems()]
+        return told or [f"the last transaction was aborted: {self._counters.why}"] * bool(self._counters.why)
+
+    def problems(self) -> Sequence[Problem]:
+        """A transaction in doubt, or slow; one abort after the other."""
+        found = [] if self.positions is None else [*self.positions.problems(self._loop.time())]
+        machine = self._machine
+        seconds = self._loop.time() - self._since
+        if machine.ask is not None and seconds > _LONG and not machine.may_abort:
+            text = f"transactions of {self._id} wait for {machine.ask.value} for {seconds:.0f} s"
+            told = "; ".join(filter(None, (machine.trouble, machine.why)))
+            found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {told}" if told else text))
+        if self._sending is not None and seconds > _SLOW and (what := self._producer.waits_for()):
+            text = f"transactions of {self._id} wait for outputs for {seconds:.0f} s: {what}"
+            found.append(Problem(ProblemKind.OUTPUTS_WAIT, text))
+        return (*found, *self._counters.problems(self._id, self._loop.time()))
+
+    def transactions(self) -> TransactionStats:
+        """What became of them."""
+        counters = self._counters
+        return TransactionStats(
+            committed=self.commits,
+            aborted=counters.aborted.total(),
+            aborted_for=dict(counters.aborted),
+            fenced=counters.fenced,
+            refused=self._refusals.count,
+            seconds=counters.seconds[-1] if counters.seconds else None,
+            longest=max(counters.seconds, default=None),
+            phase=self._machine.phase.value,
+            waiting_outputs=self._waiting.outputs,
+            waiting_bytes=self._waiting.bytes,
+            transactional_id=self._id,
+        )

@@ -1,0 +1,132 @@
+"""Rows that Python cannot hold: each fails by itself, with its input as Arrow has it."""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from aioparallel.records.errors import UnreadableRow
+from aioparallel.spark import async_udf, parallel_map
+from aioparallel.spark.rows import arguments_of, rows_of
+from aioparallel.spark.unreadable_rows import Unreadable
+
+TEXTS = pa.StringArray.from_buffers(3, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb"))
+YEARS = pa.array([0, -719_529, 3_000_000], pa.int32()).cast(pa.date32())
+MOMENTS = pa.array([0, 253_402_318_799_000_000, -62_167_219_200_000_000], pa.int64()).cast(
+    pa.timestamp("us", "America/New_York")
+)
+MAPS = pa.MapArray.from_arrays([0, 1, 3, 4], ["a", "a", "a", "b"], [1, 2, 3, 4])
+NESTED = pa.ListArray.from_arrays([0, 1, 2, 3], pa.StructArray.from_arrays([TEXTS], ["text"]))
+GOOD = pa.array([10, 11, 12])
+CASES = [
+    (TEXTS, [1], "text that is not UTF-8, b'\\xff'"),
+    (NESTED, [1], "text that is not UTF-8, b'\\xff'"),
+    (YEARS, [1, 2], "date32"),
+    (MOMENTS, [1, 2], "timestamp"),
+    (MAPS, [1], "a map with a key twice"),
+]
+
+
+async def same(row: dict[str, Any]) -> dict[str, Any]:
+    """As it was."""
+    return {"n": row["n"]}
+
+
+@pytest.mark.parametrize(("array", "bad", "wrong"), CASES)
+def test_rows(array: pa.Array, bad: list[int], wrong: str) -> None:
+    """The others are read; of these the columns that can be are, too."""
+    batch = pa.RecordBatch.from_arrays([GOOD, array], ["n", "v"])
+    rows = [row for some in rows_of([batch]).lists() for row in some]
+    assert [number for number, row in enumerate(rows) if isinstance(row, Unreadable)] == bad
+    for number in bad:
+        assert rows[number].readable == {"n": 10 + number}
+        assert f"column 'v' is {'a value of ' if 'UTF' not in wrong and 'map' not in wrong else ''}{wrong}" in str(
+            rows[number].error
+        )
+    assert [row["n"] for row in rows if not isinstance(row, Unreadable)] == [
+        n for n in (10, 11, 12) if n - 10 not in bad
+    ]
+
+
+@pytest.mark.parametrize(("array", "bad", "wrong"), CASES)
+def test_a_failed_row_is_given_as_it_was(array: pa.Array, bad: list[int], wrong: str) -> None:
+    """To the byte, beside those that Python holds; 0 attempts, because no handler was called."""
+    batch = pa.RecordBatch.from_arrays([GOOD, array], ["n", "v"])
+    given = from_arrow_schema(batch.schema)
+    operator = parallel_map(same, schema="n bigint", key="n", on_error="emit", in_order=True)
+    out = pa.Table.from_batches(list(operator.on_executor(given)([batch])))
+    assert [value.as_py() for value in out["attempts"]] == [0 if number in bad else 1 for number in range(3)]
+    assert all(wrong in out["error"][number].as_py() for number in bad)
+    rows = out["row"].combine_chunks()
+    for number in bad:
+        kept = rows.field("v")[number : number + 1]
+        assert kept.cast(pa.binary() if kept.type == pa.string() else kept.type).equals(
+            array[number : number + 1].cast(pa.binary() if kept.type == pa.string() else kept.type)
+        )
+    assert [rows.is_null()[number].as_py() for number in range(3)] == [number not in bad for number in range(3)]
+
+
+def test_a_row_that_has_failed_goes_back_with_all_that_spark_lets_it_have() -> None:
+    """A cast makes maps with NaN twice, which a dict can be."""
+    nan = float("nan")
+    maps = pa.MapArray.from_arrays([0, 2, 3], [nan, -nan, 1.0], [1, 2, 3])
+    batch = pa.RecordBatch.from_arrays([pa.array([1, 2]), maps], ["n", "m"])
+
+    async def fail(row: dict[str, Any]) -> dict[str, Any]:
+        raise ValueError(len(row["m"]))
+
+    operator = parallel_map(fail, schema="n bigint", on_error="emit", in_order=True, retry=None)
+    out = pa.Table.from_batches(list(operator.on_executor(from_arrow_schema(batch.schema))([batch])))
+    assert out["error"].to_pylist() == ["ValueError: 2", "ValueError: 1"]
+    assert out["row"].combine_chunks().field("m").cast(maps.type).to_pylist()[1] == [(1.0, 3)]
+
+
+def test_a_failure_names_its_row() -> None:
+    """With its key, or its place in Kafka, where they can be read."""
+    names = ["topic", "partition", "offset", "v"]
+    batch = pa.RecordBatch.from_arrays([pa.array(["t"] * 3), pa.array([0] * 3), GOOD, TEXTS], names)
+    operator = parallel_map(same, schema="n bigint", key=["offset", "v"], retry=None)
+    with pytest.raises(UnreadableRow) as caught:
+        list(operator.on_executor(from_arrow_schema(batch.schema))([batch.slice(1)]))
+    assert caught.value.__notes__ == ['for t-0 offset 11 (offset=11); on_error="emit" or "skip" goes on without it']
+
+
+def test_rows_that_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """With a line in the log."""
+    batch = pa.RecordBatch.from_arrays([GOOD, TEXTS], ["n", "v"])
+    operator = parallel_map(same, schema="n bigint", on_error="skip")
+    out = pa.Table.from_batches(list(operator.on_executor(from_arrow_schema(batch.schema))([batch])))
+    assert sorted(out["n"].to_pylist()) == [10, 12]
+    assert "row 1 of partition 0" in caplog.text
+
+
+def test_arguments_of_columns() -> None:
+    """Null, or an error, in their place."""
+
+    async def text(n: int, v: str) -> str:
+        return f"{n}{v}"
+
+    for on_error in ("null", "emit"):
+        column = async_udf(returns="string", key="v", on_error=on_error)(text)
+        given: Any = [(GOOD, TEXTS)]
+        out = [value for array in column.on_executor()(iter(given)) for value in array.to_pylist()]
+        if on_error == "null":
+            assert out == ["10a", None, "12b"]
+        else:
+            assert [one["value"] for one in out] == ["10a", None, "12b"]
+            assert out[1]["error"].startswith("UnreadableRow: argument 2 is text that is not UTF-8")
+
+
+def test_many_rows_are_read_together() -> None:
+    """One of a thousand is looked for by halves."""
+    moments = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)] * 1_000
+    array = pa.array(moments, pa.timestamp("us", "UTC"))
+    bad = MOMENTS[1:2].cast(pa.timestamp("us", "UTC"))
+    lists = list(arguments_of([pa.concat_arrays([array[:700], bad, array[701:]])]).lists())
+    rows = [row for some in lists for row in some]
+    assert [number for number, row in enumerate(rows) if isinstance(row, Unreadable)] == [700]
+    assert rows[0] == rows[-1] == (moments[0],)
