@@ -1,11 +1,11 @@
-"""Records that were handled before are not handled again, though they come as copies: what ``Deduplicate`` does.
+"""Deduplication: copies of records that were handled before are not handled again. Implements ``Deduplicate``.
 
 ::
 
-    identities.py   by what two copies of a record are known, as one record or by the mark of its key   pure
-    remembered.py       what was seen of one partition, in chunks, the oldest forgotten first               pure
-    chunks.py       chunks as records of a compacted topic                                              pure
-    seen.py         one session's records looked at, and remembered when they are complete              pure
-    seen_topic.py   the compacted topic: written before offsets are committed, read before sessions open
-    deduplication.py  the extension: all of it together
+    identities.py   identities of copies, by record or by the mark of a key                      pure
+    remembered.py   what was seen of one partition, in chunks; the oldest is forgotten first     pure
+    chunks.py       chunks as records of a compacted topic                                       pure
+    seen.py         looks up the records of one assignment, remembers them when they complete    pure
+    seen_topic.py   the compacted topic: written before each commit, read before partitions open
+    deduplication.py  the extension
 """

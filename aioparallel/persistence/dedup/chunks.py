@@ -1,20 +1,20 @@
 """Chunks of a memory as records of a compacted topic. Pure.
 
-The key says whose chunk it is, as JSON: ``["group", "topic", partition, "name", number]``. The value is JSON in one
-zstd frame (RFC 8878), identities gathered by the partition of their source::
+The key is JSON: ``["group", "topic", partition, "name", number]``. The value is JSON in one zstd frame (RFC 8878), with
+the identities grouped by the partition of their source::
 
     {"v": 1,
      "records": [["flights", 0, [[1024, 0, ""], [1027, 0, ""]]]],
      "marks": [["flights", 0, [["N14228", 1024, 0]]]]}
 
-A record is its source's offset, its number among those made of it, and its tag; a mark is a key, its bytes as the
-characters of Latin-1, and the offset and number up to which it was seen. What has digests stands by itself, where
-readers that know of none pass over it: a record with its digest, a mark with those seen at its offset::
+A record is the offset of its source, its number among the records made of that source, and its tag. A mark is a key
+(its bytes as Latin-1 characters) and the offset and number up to which it was seen. Entries with digests are in a field
+of their own, which older readers ignore: a record with its digest, a mark with the digests seen at its offset::
 
      "digested": {"records": [["flights", 0, [[1024, 0, "", "9f86d081884c7d65"]]]],
                   "marks": [["flights", 0, [["N14228", 1024, 0, "9f86d081884c7d65"]]]]}
 
-No value at all: there is no such chunk any more.
+A record without a value deletes the chunk.
 """
 
 from __future__ import annotations
@@ -34,26 +34,26 @@ __all__ = ["ChunkKey", "decode_chunk", "decode_key", "encode_chunk", "encode_key
 
 _VERSION: Final = 1
 _LARGEST: Final = 64 * 1024 * 1024
-"""Bytes that a chunk may unpack to: far beyond what is ever written."""
+"""Bytes of an unpacked chunk at most: far more than is ever written."""
 
 
 class ChunkKey(NamedTuple):
-    """Whose chunk it is, and which."""
+    """The key of one chunk."""
 
     group_id: str
     partition: TopicPartition
     name: str
     number: int
-    """Chunks with greater numbers hold what was seen later."""
+    """Chunks with higher numbers were seen later."""
 
 
 def encode_key(key: ChunkKey) -> bytes:
-    """The key of its record."""
+    """Returns the key of a chunk."""
     return json.dumps([key.group_id, *key.partition, key.name, key.number]).encode()
 
 
 def decode_key(data: bytes | None) -> ChunkKey | None:
-    """None: it is no key of ours."""
+    """Returns None for any other key."""
     try:
         match json.loads(data or b""):
             case [str(group_id), str(topic), int(partition), str(name), int(number)]:
@@ -64,7 +64,7 @@ def decode_key(data: bytes | None) -> ChunkKey | None:
 
 
 def encode_chunk(entries: Mapping[Identity, Position]) -> bytes:
-    """The value of its record."""
+    """Returns the value of a chunk."""
     plain, digested = _Parts(), _Parts()
     for identity, position in entries.items():
         source = identity.topic, identity.partition
@@ -76,10 +76,10 @@ def encode_chunk(entries: Mapping[Identity, Position]) -> bytes:
             digested.records[source].append([identity.offset, identity.nth, identity.tag, identity.digest])
         else:
             plain.records[source].append([identity.offset, identity.nth, identity.tag])
-    told: dict[str, object] = {"v": _VERSION, **plain.told()}
+    fields: dict[str, object] = {"v": _VERSION, **plain.fields()}
     if digested.records or digested.marks:
-        told["digested"] = digested.told()
-    return zstandard.ZstdCompressor().compress(json.dumps(told, separators=(",", ":")).encode())
+        fields["digested"] = digested.fields()
+    return zstandard.ZstdCompressor().compress(json.dumps(fields, separators=(",", ":")).encode())
 
 
 class _Parts:
@@ -89,25 +89,25 @@ class _Parts:
         self.records: defaultdict[tuple[str, int], list[list[object]]] = defaultdict(list)
         self.marks: defaultdict[tuple[str, int], list[list[object]]] = defaultdict(list)
 
-    def told(self) -> dict[str, object]:
-        """As it is written."""
+    def fields(self) -> dict[str, object]:
+        """Returns the JSON fields."""
         parts = {"records": self.records, "marks": self.marks}
         return {name: [[*source, found] for source, found in part.items()] for name, part in parts.items()}
 
 
 def decode_chunk(data: bytes) -> dict[Identity, Position]:
-    """What :func:`encode_chunk` was given. Raises ValueError for anything else."""
+    """Raises ValueError for anything that :func:`encode_chunk` does not return."""
     try:
         if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
-            raise ValueError("not written by encode_chunk(): its size is not told, or too large")
-        told: Any = json.loads(zstandard.ZstdDecompressor().decompress(data))
+            raise ValueError("not written by encode_chunk(): its size is missing or too large")
+        fields: Any = json.loads(zstandard.ZstdDecompressor().decompress(data))
     except (zstandard.ZstdError, RecursionError) as error:
         raise ValueError(str(error)) from error
     try:
-        if told["v"] != _VERSION:
-            raise ValueError(f"version {told['v']!r}, and not {_VERSION}")
+        if fields["v"] != _VERSION:
+            raise ValueError(f"version {fields['v']!r}, and not {_VERSION}")
         entries: dict[Identity, Position] = {}
-        for part in (told, told.get("digested", {"records": [], "marks": []})):
+        for part in (fields, fields.get("digested", {"records": [], "marks": []})):
             for topic, partition, found in part["records"]:
                 name = sys.intern(topic)
                 for offset, nth, *words in found:

@@ -1,18 +1,18 @@
-"""By what two copies of a record are known. Pure.
+"""The identities by which copies of a record are recognised. Pure.
 
 A copy names the record it was made of (:mod:`aioparallel.records.source_headers`). Two kinds of identity follow:
 
-* *by record*: these coordinates themselves. Nothing is asked of the order in which copies come.
-* *by key*: a high-water mark for each key and source partition. It is exact where each attempt of the stage before
-  writes a prefix of a key's records, in their order: then whatever is at or below the mark was seen. A mark for each
-  source partition alone would not do: behind a stage that runs keys at once it loses nearly everything (measured:
+* *by record*: the coordinates themselves. Copies may arrive in any order.
+* *by key*: a high-water mark for each key and source partition. It is exact if each attempt of the previous stage
+  writes a prefix of a key's records in order: then every record at or below the mark was seen. One mark for a whole
+  source partition is not enough. Behind a stage that runs keys concurrently it loses nearly everything (measured:
   49,536 of 50,000 records).
 
-Several records that were made of one have the same coordinates. A number (``src-index``) or a digest
-(``src-digest``) tells them apart; a mark holds the digests that were seen at its own offset.
+Several records that were made of one record have the same coordinates. A number (``src-index``) or a digest
+(``src-digest``) distinguishes them. A mark holds the digests that were seen at its offset.
 
-A record that was sent again on purpose (a dead letter, a record in a retry topic) is another one than the first: its
-identity holds what its headers say of that.
+A record that was sent again on purpose (a replayed dead letter, a record in a retry topic) is not a copy of the first.
+The tag in its identity is made of the headers of that delivery.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ _TAGS: Final = frozenset({REPLAYED, REPLAYED_FOR, ATTEMPTS, GROUP, ORIGIN_TOPIC}
 
 
 class RecordIdentity(NamedTuple):
-    """One record, by where its source stands."""
+    """One record, by the coordinates of its source."""
 
     topic: str
     partition: int
     offset: int
     nth: int
     tag: str
-    """Of one that was sent again: by which letter, or after how many attempts of which group on a record of which
-    topic; else empty."""
+    """Of a record that was sent again: the dead letter, or the attempts, the original topic and the group; else
+    empty."""
     digest: str = ""
-    """Of one among several that were made of one record; else empty."""
+    """Distinguishes records that were made of the same record; else empty."""
 
 
 class Mark(NamedTuple):
-    """The records of one key that were made of one partition's."""
+    """The records of one key that were made of one source partition."""
 
     topic: str
     partition: int
     key: bytes
-    """Of a long one its begin and a digest, 256 bytes: what is remembered has to fit a record."""
+    """A long key is shortened to its first bytes and a digest, 256 bytes together, so that chunks fit a record."""
 
 
 Identity: TypeAlias = RecordIdentity | Mark
 
 
 class Position(NamedTuple):
-    """Of a record below a mark. What is before it was seen; of what is at it, these digests, or all without any."""
+    """A high-water mark: all records before it were seen, and at it those with these digests, or without any."""
 
     offset: int
     nth: int = 0
@@ -78,32 +78,31 @@ class Position(NamedTuple):
 
 
 ONCE: Final = Position(0)
-"""The position of what is seen or not, as a whole."""
+"""The position of an identity that is a single record."""
 
 _DIGESTS: Final = 256
-"""Digests that a mark holds, the last ones: a copy of an older one is handled again."""
+"""The last digests that a mark holds: a copy of an older one is handled again."""
 
 _LONG: Final = 256
-"""Bytes from which on a key, or characters of a tag, are remembered shortened."""
+"""Keys of so many bytes, and tags of so many characters, are shortened."""
 
 Identify: TypeAlias = Callable[[Record[Any, Any]], tuple[Identity, Position] | None]
-"""Of a record as it was fetched. None: its headers do not say where it came from."""
+"""Takes a record as fetched. Returns None if its headers do not name a source."""
 
 
 def identify_by(by: Literal["record", "key"], group_id: str) -> Identify:
-    """What ``Deduplicate(by=...)`` means, in this group."""
+    """Returns the function for ``Deduplicate(by=...)`` in this group."""
     return partial(_by_record if by == "record" else _by_key, group_id)
 
 
 def _by_record(group_id: str, record: Record[Any, Any]) -> tuple[Identity, Position] | None:
-    """The record itself."""
     source = coordinates_of(record.headers)
     return None if source is None else (_identity(source, _tag(record, group_id)), ONCE)
 
 
 def _by_key(group_id: str, record: Record[Any, Any]) -> tuple[Identity, Position] | None:
-    """A place in the records of its key. One without a key has no order, and one that was sent again is older than what
-    its key has seen since: both are known by themselves."""
+    """Records without a key have no order, and records that were sent again are older than the mark of their key. Both
+    are identified by record."""
     source = coordinates_of(record.headers)
     if source is None:
         return None
@@ -116,15 +115,15 @@ def _by_key(group_id: str, record: Record[Any, Any]) -> tuple[Identity, Position
 
 
 def covers(seen: Position, position: Position) -> bool:
-    """Whether a record at this position was seen. One with a digest was not seen where only others without were: it
-    may be another one of several."""
+    """Whether a record at this position was seen. If only records without a digest were seen there, one with a digest
+    was not: it may be another of several."""
     if seen[:2] != position[:2]:
         return seen > position
     return not position.digests or position.digests[0] in seen.digests
 
 
 def joined(seen: Position | None, position: Position) -> Position:
-    """How far was seen with these two together."""
+    """Returns the mark that covers both."""
     if seen is None or seen[:2] < position[:2]:
         return position
     if seen[:2] > position[:2] or not position.digests:
@@ -134,7 +133,7 @@ def joined(seen: Position | None, position: Position) -> Position:
 
 
 def is_latest(seen: Position, position: Position) -> bool:
-    """Whether a record at this position was the last that was joined to what was seen."""
+    """Whether the mark was last advanced by a record at this position."""
     return seen[:2] == position[:2] and seen.digests[-1:] == position.digests
 
 
@@ -147,17 +146,17 @@ def _short(key: bytes) -> bytes:
 
 
 def _tag(record: Record[Any, Any], group_id: str) -> str:
-    told = {name: value for name, value in record.headers if value is not None and name in _TAGS}
-    if not told:
+    tags = {name: value for name, value in record.headers if value is not None and name in _TAGS}
+    if not tags:
         return ""
-    replayed = told.get(REPLAYED)
-    # One that another group had not handled is a copy like any other here.
-    if replayed is not None and told.get(REPLAYED_FOR, b"") in (b"", group_id.encode()):
+    replayed = tags.get(REPLAYED)
+    # A replay for another group is an ordinary copy in this group.
+    if replayed is not None and tags.get(REPLAYED_FOR, b"") in (b"", group_id.encode()):
         return _text(replayed)
-    if (attempts := told.get(ATTEMPTS)) is None:
+    if (attempts := tags.get(ATTEMPTS)) is None:
         return ""
-    # One source may be behind records of several topics, and letters of several groups may stand in one topic.
-    return _text(b" ".join((attempts, told.get(ORIGIN_TOPIC, b""), told.get(GROUP, b""))))
+    # Records of several topics may have the same source, and one topic may hold dead letters of several groups.
+    return _text(b" ".join((attempts, tags.get(ORIGIN_TOPIC, b""), tags.get(GROUP, b""))))
 
 
 def _text(tag: bytes) -> str:

@@ -1,33 +1,33 @@
 """Increments as records of a compacted topic. Pure.
 
-The key says whose it is, as JSON: ``["group", "topic", partition, life, owner]``. A life begins where a group has no
-position (it is new, or its offsets were deleted), and where its generations begin anew (it was deleted, and then given
-a position): it is the offset at which the increments' partition ended then, so that no later life takes an increment
-of an earlier one for its own. Owner is the generation of the member that writes,
-modulo 32, so that no cleaner takes an increment away for one that a former owner has written late. The value is JSON::
+The key is JSON: ``["group", "topic", partition, incarnation, owner]``. A new incarnation begins when a group has no
+position (it is new, or its offsets were deleted), and when its generations start again (it was deleted, and then given
+a position). Its number is the end offset of the increments' partition at that time, so a later incarnation never uses
+an increment of an earlier one. The owner is the generation of the member that writes, modulo 32: a late write of a
+former owner has another key, and compaction does not remove the current owner's increment for it. The value is JSON::
 
     {"v": 1, "base": 1200, "map": "...", "generation": 17, "origin": 0, "at": 1790000000000,
      "unapplied": [1007, "..."],
      "snapshots": [{"slot": 2, "id": "9f...", "at": 1790000000000, "first": 310, "next": 350, "pieces": 38,
                     "keys": 91000}]}
 
-``base`` and ``map`` are what is committed with it, ``generation`` that of the member that writes: a former owner's may
-come late, and be of the very position that its successor has committed, with other outcomes. ``at`` is when the last
-full snapshot was taken, or the state begun.
-``unapplied``: the offsets that are complete and not in the state, as an offset map from the first of them on, whose
-incomplete offsets they are.
-``snapshots`` full snapshots that say nothing which is not committed, the newest first. ``origin``: the state was begun,
-empty, at this offset.
+``base`` and ``map``: the offset and the offset map that are committed with the increment.
+``generation``: the generation of the member that writes. A former owner's increment may arrive late and have the
+position that its successor has committed, with other outcomes.
+``origin``: the offset at which the state began, empty.
+``at``: when the last full snapshot was taken, or the state began.
+``unapplied``: the offsets that are complete and not in the state. They are the incomplete offsets of an offset map that
+starts at the first of them.
+``snapshots``: full snapshots that contain only committed records, the newest first.
 
-Where these offsets are so many that a record could be too large for them (500,000, or 512 KiB of text), they stand in
-records of their own, parts, and the increment is of version 2, which a reader of version 1 alone refuses rather than to
-take them for none::
+Too many such offsets for one record (500,000, or 512 KiB of text) are written to records of their own, the parts. Then
+the increment has version 2. A reader of version 1 refuses it, and does not assume that there are no such offsets::
 
     {"v": 2, ..., "unapplied": [0, ""], ..., "parts": {"id": "9f...", "number": 3}}
 
-The parts stand in the log before their increment, with the keys ``["group", "topic", partition, life, owner, number]``
-and the values ``{"v": 2, "id": "9f...", "unapplied": [1007, "..."]}``: the union of all counts. Where there were more
-of them before, those too many are deleted. Readers of version 1 take no notice of such keys.
+The parts precede their increment in the log. Their keys are ``["group", "topic", partition, incarnation, owner,
+number]``, their values ``{"v": 2, "id": "9f...", "unapplied": [1007, "..."]}``. The offsets are the union of all parts.
+Surplus parts of earlier increments are deleted. Readers of version 1 ignore such keys.
 """
 
 from __future__ import annotations
@@ -62,54 +62,53 @@ _OWNERS: Final = 32
 
 
 class Named(NamedTuple):
-    """Where a full snapshot stands, in the partition of its number."""
+    """The location of a full snapshot, in the snapshots' partition of the same number."""
 
     slot: int
-    """Which of its places in the topic it takes: what is written there later takes its place."""
+    """Which set of keys it uses: a later snapshot in the same slot replaces it."""
     id: str
-    """What no other has."""
+    """Unique."""
     at: int
     """When it was taken, milliseconds since the epoch."""
     first: int
     next: int
-    """Its offsets: from ``first`` on, below ``next``."""
+    """The range of its offsets; ``next`` is not part of it."""
     pieces: int
-    """Records that it is made of."""
+    """The number of its records."""
     keys: int
 
 
 class Parts(NamedTuple):
-    """Records before an increment, which hold what is not in the state."""
+    """The records before an increment that hold the offsets not in the state."""
 
     id: str
-    """What no other increment's have."""
+    """Unique to the increment."""
     number: int
-    """How many there are."""
 
 
 class Increment(NamedTuple):
-    """What a commit adds to what is known of one partition's state."""
+    """What a commit of one partition writes for its state."""
 
     position: Committed
     generation: int
-    """Of the group, as the member that writes it knew it."""
+    """The group's generation, as the writing member knew it."""
     origin: int
     at: int
     """Milliseconds since the epoch."""
     unapplied: Unapplied
-    """Where there are ``parts``, none: these hold them."""
+    """Empty if there are ``parts``, which hold the offsets then."""
     snapshots: Sequence[Named]
     life: int = 0
-    """Stands in the key."""
+    """Written in the key."""
     last_generation: int = 0
-    """Of the last one of this life, where that is another one; not written."""
+    """The generation of the last increment of this incarnation, if that is another increment; not written."""
     parts: Parts | None = None
     offset: int = -1
-    """Where it was read; not written."""
+    """The offset at which it was read; not written."""
 
 
 class Place(NamedTuple):
-    """Whose an increment is."""
+    """The owner of an increment."""
 
     group_id: str
     partition: TopicPartition
@@ -117,12 +116,12 @@ class Place(NamedTuple):
 
 
 def encode_place(place: Place, generation: int) -> bytes:
-    """The key of its record."""
+    """Returns the key of an increment."""
     return json.dumps([place.group_id, *place.partition, place.life, generation % _OWNERS]).encode()
 
 
 def decode_place(data: bytes | None) -> Place | None:
-    """None: it is no key of ours."""
+    """Returns None for any other key."""
     try:
         match json.loads(data or b""):
             case [str(group_id), str(topic), int(partition), int(life), int()]:
@@ -133,12 +132,12 @@ def decode_place(data: bytes | None) -> Place | None:
 
 
 def encode_part_key(place: Place, generation: int, number: int) -> bytes:
-    """The key of the record of a part."""
+    """Returns the key of a part."""
     return json.dumps([place.group_id, *place.partition, place.life, generation % _OWNERS, number]).encode()
 
 
 def decode_part_key(data: bytes | None) -> tuple[Place, int] | None:
-    """Whose it is, and its number. None: it is no key of a part."""
+    """Returns the owner and the number of the part, or None for any other key."""
     try:
         match json.loads(data or b""):
             case [str(group_id), str(topic), int(partition), int(life), int(), int(number)]:
@@ -149,12 +148,12 @@ def decode_part_key(data: bytes | None) -> tuple[Place, int] | None:
 
 
 def encode_part(parts: Parts, unapplied: Unapplied) -> bytes:
-    """The value of the record of a part."""
+    """Returns the value of a part."""
     return _json({"v": _VERSION_WITH_PARTS, "id": parts.id, "unapplied": unapplied})
 
 
 def decode_part(data: bytes | None, parts: Parts) -> Sequence[int] | None:
-    """The offsets in it; None: it is not one of these. Raises ValueError where it is, and cannot be read."""
+    """Returns its offsets, or None if it is not one of ``parts``. Raises ValueError if it is and cannot be read."""
     if data is None or not data.startswith(_json({"v": _VERSION_WITH_PARTS, "id": parts.id})[:-1] + b","):
         return None
     try:
@@ -164,7 +163,7 @@ def decode_part(data: bytes | None, parts: Parts) -> Sequence[int] | None:
 
 
 def begins_of_increment(position: Committed) -> tuple[bytes, ...]:
-    """With one of these the value of one begins that is of this position."""
+    """Returns the prefixes of the values of increments with this position, one for each version."""
     return tuple(
         _json({"v": version, "base": position.offset, "map": position.metadata})[:-1] + b","
         for version in (_VERSION, _VERSION_WITH_PARTS)
@@ -172,8 +171,8 @@ def begins_of_increment(position: Committed) -> tuple[bytes, ...]:
 
 
 def encode_increment(increment: Increment) -> bytes:
-    """The value of its record."""
-    told: dict[str, object] = {
+    """Returns the value of an increment."""
+    fields: dict[str, object] = {
         "v": _VERSION if increment.parts is None else _VERSION_WITH_PARTS,
         "base": increment.position.offset,
         "map": increment.position.metadata,
@@ -184,56 +183,56 @@ def encode_increment(increment: Increment) -> bytes:
         "snapshots": [one._asdict() for one in increment.snapshots],
     }
     if increment.parts is not None:
-        told["parts"] = increment.parts._asdict()
-    return _json(told)
+        fields["parts"] = increment.parts._asdict()
+    return _json(fields)
 
 
 def decode_increment(data: bytes | None, life: int) -> Increment:
-    """What :func:`encode_increment` was given. Raises ValueError for anything else."""
+    """Raises ValueError for anything that :func:`encode_increment` does not return."""
     try:
-        told: Any = json.loads(data or b"")
-        if told["v"] not in (_VERSION, _VERSION_WITH_PARTS):
-            raise ValueError(f"version {told['v']!r}, and not {_VERSION} or {_VERSION_WITH_PARTS}")
+        fields: Any = json.loads(data or b"")
+        if fields["v"] not in (_VERSION, _VERSION_WITH_PARTS):
+            raise ValueError(f"version {fields['v']!r}, and not {_VERSION} or {_VERSION_WITH_PARTS}")
         return Increment(
-            Committed(_number(told["base"]), _text(told["map"])),
-            _number(told["generation"]),
-            _number(told["origin"]),
-            _number(told["at"]),
-            _unapplied(told["unapplied"]),
-            [_named(one) for one in told["snapshots"]],
+            Committed(_number(fields["base"]), _text(fields["map"])),
+            _number(fields["generation"]),
+            _number(fields["origin"]),
+            _number(fields["at"]),
+            _unapplied(fields["unapplied"]),
+            [_named(one) for one in fields["snapshots"]],
             life,
-            parts=_parts(told["parts"]) if told["v"] == _VERSION_WITH_PARTS else None,
+            parts=_parts(fields["parts"]) if fields["v"] == _VERSION_WITH_PARTS else None,
         )
     except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
 
 
-def _json(told: object) -> bytes:
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+def _json(fields: object) -> bytes:
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-def _parts(told: Any) -> Parts:
-    return Parts(_text(told["id"]), _number(told["number"]))
+def _parts(fields: Any) -> Parts:
+    return Parts(_text(fields["id"]), _number(fields["number"]))
 
 
-def _named(told: Any) -> Named:
-    numbers = {name: _number(told[name]) for name in Named._fields if name != "id"}
-    return Named(id=_text(told["id"]), **numbers)
+def _named(fields: Any) -> Named:
+    numbers = {name: _number(fields[name]) for name in Named._fields if name != "id"}
+    return Named(id=_text(fields["id"]), **numbers)
 
 
-def _unapplied(told: Any) -> Unapplied:
-    found = Unapplied(_number(told[0]), _text(told[1]))
+def _unapplied(fields: Any) -> Unapplied:
+    found = Unapplied(_number(fields[0]), _text(fields[1]))
     read_unapplied(found)
     return found
 
 
-def _number(found: object) -> int:
-    if type(found) is not int or found < 0:
-        raise TypeError(f"{found!r} is no number")
-    return found
+def _number(value: object) -> int:
+    if type(value) is not int or value < 0:
+        raise TypeError(f"{value!r} is not a number")
+    return value
 
 
-def _text(found: object) -> str:
-    if not isinstance(found, str):
-        raise TypeError(f"{found!r} is no text")
-    return found
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is not a string")
+    return value

@@ -1,10 +1,11 @@
 """Full snapshots as records of a compacted topic. Pure.
 
-A snapshot is a head and a stream of entries, cut in pieces of about half a megabyte: a record each, in a row. The key
-is JSON, ``["group", "topic", partition, slot, number]``: the next snapshot in the same slot takes its place. The header
-``id`` of each says which snapshot it is of. The head, number 0, is JSON, ``{"v": 1, "base": 1200, "map": "...",
-"keys": 91000}``: at which position the state was so, by offset and offset map of any length. The others are the stream
-in zstd frames (RFC 8878). An entry is the lengths of key and value, 4 bytes each, big-endian, then both.
+A snapshot is a head and a stream of entries, which is cut in pieces of about half a megabyte. Each piece is one record.
+The key is JSON, ``["group", "topic", partition, slot, number]``: the next snapshot in the same slot replaces this one.
+The header ``id`` names the snapshot. The head has the number 0 and is JSON, ``{"v": 1, "base": 1200, "map": "...",
+"keys": 91000}``: offset and offset map (of any length) of the position at which the snapshot was taken. The other
+pieces are the stream in zstd frames (RFC 8878). An entry is the lengths of key and value, 4 bytes each, big-endian,
+then key and value.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ __all__ = [
 ]
 
 PIECE_BYTES: Final = 512 * 1024
-"""Of the stream, in one record."""
+"""Bytes of the stream in one record."""
 LARGEST_VALUE: Final = 2**32 - 1
-"""Bytes of one value: its length has four of them."""
+"""Bytes of one value at most: its length is written in 4 bytes."""
 _LARGEST: Final = 64 * PIECE_BYTES
 """Bytes that a piece may unpack to: far beyond what is ever written."""
 _VERSION: Final = 1
@@ -43,7 +44,7 @@ _LENGTHS: Final = Struct(">II")
 
 
 class PieceKey(NamedTuple):
-    """Which piece of what."""
+    """The key of one piece."""
 
     group_id: str
     partition: TopicPartition
@@ -52,19 +53,19 @@ class PieceKey(NamedTuple):
 
 
 class Head(NamedTuple):
-    """What a snapshot begins with."""
+    """The first piece of a snapshot."""
 
     position: OffsetMap
     keys: int
 
 
 def encode_piece_key(key: PieceKey) -> bytes:
-    """The key of its record."""
+    """Returns the key of a piece."""
     return json.dumps([key.group_id, *key.partition, key.slot, key.number]).encode()
 
 
 def decode_piece_key(data: bytes | None) -> PieceKey | None:
-    """None: it is no key of ours."""
+    """Returns None for any other key."""
     try:
         match json.loads(data or b""):
             case [str(group_id), str(topic), int(partition), int(slot), int(number)]:
@@ -75,27 +76,27 @@ def decode_piece_key(data: bytes | None) -> PieceKey | None:
 
 
 def encode_head(head: Head) -> bytes:
-    """The value of the first record."""
+    """Returns the value of the head."""
     text = encode_offset_map(
         head.position.base_offset, head.position.highest_succeeded, head.position.incompletes, limit=None
     )
-    told = {"v": _VERSION, "base": head.position.base_offset, "map": text, "keys": head.keys}
-    return json.dumps(told, separators=(",", ":"), ensure_ascii=False).encode()
+    fields = {"v": _VERSION, "base": head.position.base_offset, "map": text, "keys": head.keys}
+    return json.dumps(fields, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def decode_head(data: bytes | None) -> Head:
-    """What :func:`encode_head` was given. Raises ValueError for anything else."""
+    """Raises ValueError for anything that :func:`encode_head` does not return."""
     try:
-        told: Any = json.loads(data or b"")
-        if told["v"] != _VERSION:
-            raise ValueError(f"version {told['v']!r}, and not {_VERSION}")
-        return Head(decode_offset_map(int(told["base"]), told["map"]), int(told["keys"]))
+        fields: Any = json.loads(data or b"")
+        if fields["v"] != _VERSION:
+            raise ValueError(f"version {fields['v']!r}, and not {_VERSION}")
+        return Head(decode_offset_map(int(fields["base"]), fields["map"]), int(fields["keys"]))
     except (TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"not as it is written: {error!r}") from error
 
 
 class EntryWriter:
-    """Writes entries, and gives pieces of their stream as they are full: an entry may be larger than a piece."""
+    """Writes entries to a stream and cuts it into pieces. An entry may be larger than a piece."""
 
     def __init__(self, piece_bytes: int = PIECE_BYTES) -> None:
         self._piece_bytes = piece_bytes
@@ -103,7 +104,7 @@ class EntryWriter:
         self._size = 0
 
     def add(self, entries: Iterable[tuple[bytes, bytes]]) -> None:
-        """These as well, keys and values."""
+        """Add keys and values."""
         parts, size = self._parts, self._size
         for key, value in entries:
             parts += (_LENGTHS.pack(len(key), len(value)), key, value)
@@ -111,7 +112,7 @@ class EntryWriter:
         self._size = size
 
     def full_pieces(self) -> Iterator[bytes]:
-        """Those of which nothing is left."""
+        """Take the pieces that are full."""
         if self._size < self._piece_bytes:
             return
         stream = b"".join(self._parts)
@@ -121,7 +122,7 @@ class EntryWriter:
             yield _packed(stream[at : at + self._piece_bytes])
 
     def last_piece(self) -> Iterator[bytes]:
-        """The rest of it."""
+        """Take the rest of the stream."""
         if self._size:
             yield _packed(b"".join(self._parts))
         self._parts, self._size = [], 0
@@ -134,7 +135,7 @@ class EntryReader:
         self._rest = b""
 
     def entries_in(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Those that end in it. Raises ValueError."""
+        """Returns the keys and values of the entries that end in this piece. Raises ValueError."""
         stream = self._rest + _unpacked(piece)
         at, ends, unpack = 0, len(stream), _LENGTHS.unpack_from
         while at + 8 <= ends:
@@ -149,7 +150,7 @@ class EntryReader:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing of an entry is missing."""
+        """Whether the last entry is complete."""
         return not self._rest
 
 
@@ -160,7 +161,7 @@ def _packed(data: bytes) -> bytes:
 def _unpacked(data: bytes) -> bytes:
     try:
         if not 0 <= zstandard.frame_content_size(data) <= _LARGEST:
-            raise ValueError("its size is not told, or too large")
+            raise ValueError("its size is missing or too large")
         return zstandard.ZstdDecompressor().decompress(data)
     except zstandard.ZstdError as error:
         raise ValueError(str(error)) from error

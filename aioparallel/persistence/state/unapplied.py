@@ -1,9 +1,8 @@
-"""Offsets that are complete and not in the state, as they are written: in as many pieces as they take. Pure.
+"""The offsets that are complete and not in the state, written as one or more texts. Pure.
 
-Of a partition they are those since the older of two full snapshots. Most often there are few. Where nearly everything
-is put away, or no full snapshot can be written, they are many, and a record of a topic has a largest size: so an
-increment holds them only as long as they are few, and then stands behind records that hold them. See
-:mod:`~aioparallel.persistence.state.increments`.
+A partition keeps those since the older of its two full snapshots. Usually they are few, and the increment holds them.
+They are many if nearly all records are dead-lettered, or no full snapshot can be written. Records have a maximum size,
+so many offsets are written to records before the increment; see :mod:`~aioparallel.persistence.state.increments`.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from aioparallel.offsets import decode_offset_map, encode_offset_map
 __all__ = ["LARGEST_PIECE", "NONE", "Unapplied", "UnappliedOffsets", "pieces_of", "read_unapplied", "write_unapplied"]
 
 LARGEST_PIECE: Final = 512 * 1024
-"""Bytes of a text, as large as a piece of a full snapshot: topics of a state take that."""
+"""Bytes of a text: the size of a piece of a full snapshot, which the topics of a state accept."""
 _LISTED: Final = 1_000_000
-"""Offsets in one text, at most: a map that lists four times as many is refused."""
+"""Offsets in one text, at most: a map with four times as many is refused."""
 _SEALED: Final = 500_000
-"""Offsets that are written anew with each commit that adds some, at most: that takes about 100 ms. Those before are
-kept as texts."""
+"""Offsets that are encoded again with each commit that adds some, at most: this takes about 100 ms. The texts of
+earlier offsets are kept."""
 
 
 class Unapplied(NamedTuple):
-    """Offsets, as they are written."""
+    """Offsets as the incomplete ones of an offset map that starts at ``first``."""
 
     first: int
     text: str
@@ -35,18 +34,18 @@ NONE: Final = Unapplied(0, "")
 
 
 def write_unapplied(offsets: Collection[int]) -> Unapplied:
-    """These, in any order."""
+    """Encode offsets in any order."""
     ordered = sorted(offsets)
     return Unapplied(ordered[0], encode_offset_map(ordered[0], ordered[-1], ordered, limit=None)) if ordered else NONE
 
 
 def read_unapplied(found: Unapplied) -> Sequence[int]:
-    """Ascending. Raises ValueError."""
+    """Returns the offsets, ascending. Raises ValueError."""
     return decode_offset_map(*found).incompletes
 
 
 def pieces_of(ordered: Sequence[int], most: int) -> Iterator[Unapplied]:
-    """These, which ascend, in texts of ``most`` bytes at most."""
+    """Encode ascending offsets in texts of ``most`` bytes at most."""
     if not ordered:
         return
     if len(ordered) <= _LISTED:
@@ -60,31 +59,31 @@ def pieces_of(ordered: Sequence[int], most: int) -> Iterator[Unapplied]:
 
 
 class UnappliedOffsets:
-    """Those of one partition, as a set that can be written."""
+    """The set of one partition's offsets that are not in its state."""
 
     def __init__(self, offsets: Iterable[int] = ()) -> None:
         self._all = set(offsets)
-        self._new = set(self._all)  # in no text that is kept
+        self._new = set(self._all)  # not in a kept text
         self._kept: list[Unapplied] = []
-        self._texts: tuple[Unapplied, ...] | None = None  # None: something has come, or gone
+        self._texts: tuple[Unapplied, ...] | None = None  # None: the set has changed
         self._most = LARGEST_PIECE
 
     def __len__(self) -> int:
         return len(self._all)
 
     def add(self, offset: int) -> None:
-        """One more."""
+        """Add one offset."""
         self._all.add(offset)
         self._new.add(offset)
         self._texts = None
 
     def keep(self, is_kept: Callable[[int], bool]) -> None:
-        """Only those of which this says so."""
+        """Remove all other offsets."""
         self._all = {offset for offset in self._all if is_kept(offset)}
         self._forget_texts()
 
     def texts(self, most: int) -> Sequence[Unapplied]:
-        """All of them, in texts of ``most`` bytes at most: their union. Most often it is one."""
+        """Returns texts of ``most`` bytes at most, whose union is the set. Usually it is one."""
         if most != self._most:
             self._most = most
             self._forget_texts()

@@ -1,16 +1,16 @@
-"""Markers as they stand in the marker topic, and the header that counts redeliveries. Pure.
+"""The format of markers in the marker topic, and the header that counts redeliveries. Pure.
 
 The format is that of softwaremill's KMQ 0.2 to 0.3.2 (``MarkerKey``, ``StartMarker``, ``EndMarker``), big-endian:
 
 =======================  =====  ===================================================================
 key of a marker             12  int32 partition, int64 offset of the record in the queue topic
-value of a start marker      9  byte 1, int64 milliseconds from the marker's timestamp on until the
-                                record is delivered again
+value of a start marker      9  byte 1, int64 milliseconds from the marker's timestamp until the record
+                                is redelivered
 value of an end marker       1  byte 0
 =======================  =====  ===================================================================
 
-A marker stands in the partition of the marker topic that has the number of its record's partition. The header
-``kmq-redelivery-count`` is one signed byte where the count fits, an int32 otherwise.
+A marker is in the partition of the marker topic that has the number of its record's partition. The header
+``kmq-redelivery-count`` is one signed byte if the count fits, otherwise an int32.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Marker(NamedTuple):
     partition: int
     offset: int
     lease: int | None
-    """Milliseconds from its timestamp on for which somebody has the record; None: it has ended."""
+    """Milliseconds from its timestamp for which the record is leased; None: an end marker."""
 
 
 _new = Outgoing.__new__

@@ -12,15 +12,14 @@ __all__ = ["QueueTopics"]
 
 
 class QueueTopics:
-    """``queue``: what is worked on. ``markers``: by default its name with ``-markers``. ``dead_letter``: by default its
-    name with ``__undelivered``, as KMQ names it."""
+    """``queue``: the topic of the records. ``markers``: by default the queue's name with ``-markers``. ``dead_letter``:
+    by default the queue's name with ``__undelivered``, as in KMQ."""
 
     def __init__(self, queue: str, markers: str | None, dead_letter: str | None) -> None:
         self.queue = checked_text("topic", queue)
         self.markers = f"{queue}-markers" if markers is None else checked_text("marker_topic", markers)
         self.dead_letter = f"{queue}__undelivered" if dead_letter is None else checked_text("dead_letter", dead_letter)
         self.names = (self.queue, self.markers, self.dead_letter)
-        """All three."""
         for option, name in (("marker_topic", self.markers), ("dead_letter", self.dead_letter)):
             if self.names.count(name) > 1:
                 raise ConfigurationError(option, name, "must be a topic of its own")
@@ -33,7 +32,7 @@ class QueueTopics:
             missing.add(self.dead_letter)
         if missing:
             raise TopicNotFound(missing, servers)
-        # More are right: a queue that is to have more partitions has more of markers first.
+        # The marker topic may have more: its partitions are added before those of the queue.
         if counts[self.markers] < counts[self.queue]:
             raise ConfigurationError(
                 "marker_topic",

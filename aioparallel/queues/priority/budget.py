@@ -1,4 +1,4 @@
-"""How many records a poll may bring of each priority: exponential parts, and bursts into what others leave unused.
+"""How many records of each priority a poll may return: exponential shares, and bursts into unused shares.
 
 The algorithm is that of Flipkart's priority-kafka-client 1.0.0 (``ExpMaxPollRecordsDistributor``,
 ``CapacityBurstPriorityKafkaConsumer``). Plain methods; priorities ascend from 0, the lowest.
@@ -14,19 +14,19 @@ __all__ = ["PollBudget", "Window", "exponential", "shares"]
 
 
 def exponential(priorities: int) -> list[int]:
-    """Weights: each priority counts twice as much as the one below it."""
+    """Weights: each priority weighs twice as much as the one below it."""
     return [2**priority for priority in range(priorities)]
 
 
 def shares(weights: Sequence[float], records: int) -> list[int]:
-    """Share ``records`` out by weight, rounded down; what is left over goes to the highest priority.
+    """Divide ``records`` by weight, rounded down; the remainder goes to the highest priority.
 
-    Raises ConfigurationError where one would have none.
+    Raises ConfigurationError if a priority would get none.
     """
     total = sum(weights)
     parts = [int(records * weight // total) for weight in weights]
     if not all(parts):
-        # Of the exponential weights the sum is the least that gives each its own.
+        # With exponential weights the sum of the weights is the smallest budget that gives each priority a record.
         least = -(-total // min(weights))
         raise ConfigurationError(
             "max_poll_records", records, f"cannot be shared out: {least:g} or more give each priority one record"
@@ -36,10 +36,10 @@ def shares(weights: Sequence[float], records: int) -> list[int]:
 
 
 class Window:
-    """How many records the last polls have brought of one priority.
+    """How many records of one priority the last polls returned.
 
-    ``size``: polls that are remembered. ``threshold``: of these, so many must have brought ``limit`` records, or more,
-    for the priority to be *maxed out*: there is more of it than it may bring.
+    ``size``: the number of polls. A priority is *maxed out* if ``threshold`` of them returned ``limit`` records or
+    more: more of its records wait than its share allows.
     """
 
     def __init__(self, size: int, threshold: int, limit: int) -> None:
@@ -49,41 +49,40 @@ class Window:
         self._limit = limit
 
     def add(self, count: int) -> None:
-        """The newest poll; the oldest is forgotten."""
+        """Add the newest poll and forget the oldest."""
         self._counts[self._next] = count
         self._next = (self._next + 1) % len(self._counts)
 
     @property
     def is_maxed_out(self) -> bool:
-        """Whether there is more of this priority than its part."""
+        """Whether more records of this priority wait than its share allows."""
         return sum(count >= self._limit for count in self._counts) >= self._threshold
 
     @property
     def unused(self) -> int:
-        """Records of its part that none of these polls has needed."""
+        """Records of its share that none of these polls needed."""
         return max(0, self._limit - max(self._counts))
 
 
 class PollBudget:
-    """The budget of ``records`` for each poll, shared out by ``weights``.
+    """The budget of ``records`` for each poll, divided by ``weights``.
 
-    Of the priorities that are maxed out the highest bursts: it may bring what the others do not use, too. Where they
-    use all, nobody bursts.
+    The highest priority that is maxed out bursts: it may also use what the others leave unused.
     """
 
     def __init__(self, weights: Sequence[float], records: int, *, window: int = 6, threshold: int = 4) -> None:
         self.parts = shares(weights, records)
-        """Records of each priority without bursts."""
+        """The share of each priority in records, without bursts."""
         self.windows = [Window(window, threshold, part) for part in self.parts]
 
     def burst(self) -> tuple[int, int]:
-        """Which priority may bring more in the next poll, and how many records; 0 records: none."""
+        """Returns the priority that bursts in the next poll and how many more records it may return; 0: none."""
         for priority in reversed(range(len(self.windows))):
             if self.windows[priority].is_maxed_out:
                 return priority, sum(window.unused for other, window in enumerate(self.windows) if other != priority)
         return 0, 0
 
     def polled(self, counts: Sequence[int]) -> None:
-        """What a poll has brought of each priority."""
+        """Add the records of each priority that a poll returned."""
         for window, count in zip(self.windows, counts, strict=True):
             window.add(count)

@@ -1,4 +1,4 @@
-"""The topics and groups of a priority, named as Flipkart's priority-kafka-client names them."""
+"""Names of the topics and groups of each priority, the same as in Flipkart's priority-kafka-client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DELIMITER = "-"
 
 
 def priority_topic(topic: str, priority: int) -> str:
-    """The topic that holds the records of one priority: ``"orders-2"``. For outputs of handlers, too."""
+    """The topic that holds the records of one priority: ``"orders-2"``. Outputs of handlers may name it as well."""
     return f"{topic}{_DELIMITER}{priority}"
 
 
@@ -26,33 +26,32 @@ def priority_group(group_id: str, priority: int) -> str:
 def priority_of(record: Record | str) -> int:
     """The priority of a record, or of a topic or group by its name; 0 is the lowest.
 
-    Raises ValueError where the name does not end in one.
+    Raises ValueError if the name does not end in a priority.
     """
     name = record if isinstance(record, str) else record.topic
     _, delimiter, number = name.rpartition(_DELIMITER)
     if not delimiter or not (number.isascii() and number.isdigit()):
-        raise ValueError(f"{name!r} names no priority: it would end in {_DELIMITER!r} and a number")
+        raise ValueError(f"{name!r} names no priority: it must end in {_DELIMITER!r} and a number")
     return int(number)
 
 
 def check_priorities(priorities: int) -> None:
-    """Raises ConfigurationError unless there may be so many."""
+    """Raises ConfigurationError unless ``priorities`` is from 1 to 32."""
     check_count("priorities", priorities)
     if priorities > 32:
-        raise ConfigurationError("priorities", priorities, "are too many: a few do, 32 at most")
+        raise ConfigurationError("priorities", priorities, "are too many: 32 at most")
 
 
 class PriorityTopics:
-    """Logical topics, and those of their priorities."""
+    """Logical topics and the topics of their priorities."""
 
     def __init__(self, topics: Sequence[str], priorities: int) -> None:
         self.logical = tuple(topics)
         self.of = [[priority_topic(topic, priority) for topic in topics] for priority in range(priorities)]
-        """By priority."""
+        """The topics by priority."""
         self.names = [name for names in self.of for name in names]
-        """All of them."""
         self._priorities = {name: priority for priority, names in enumerate(self.of) for name in names}
 
     def priority(self, name: str) -> int:
-        """That of one of these topics; the lowest for any other."""
+        """The priority of one of these topics; 0 for any other topic."""
         return self._priorities.get(name, 0)
