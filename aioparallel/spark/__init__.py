@@ -92,7 +92,7 @@ _ON_DRIVERS = {
     "QueryProgress": "progress",
     "check": "checks",
     "checkpoint_status": "checkpoints",
-    "kafka_jars": "jars",
+    "kafka_jars": "connector_jars",
     "outgoing": "headers",
     "read_topic": "topics",
     "sink_options": "topics",

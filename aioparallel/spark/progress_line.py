@@ -93,7 +93,7 @@ class ProgressDisplay:
     def _write(self, figure: QueryProgress) -> None:
         now = self._clock()
         is_end = figure.state == "terminated"
-        is_first = figure.batches == 1 and figure.state == "running"  # afterwards it may rest for long
+        is_first = figure.batches == 1 and figure.state == "running"  # the next batch may be far off
         if not is_end and not is_first and now - self._written.get(figure.run_id, float("-inf")) < self._every:
             return
         if is_end:

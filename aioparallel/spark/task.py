@@ -1,8 +1,8 @@
 """Runs the rows of one Spark task on the event loop of its Python worker.
 
-A worker runs tasks one after the other, also of several micro-batches, in one process (``spark.python.worker.reuse``).
-So its event loop, in a thread of its own, and the resources of handlers are kept as well. Another thread reads the
-input, as reading blocks, and the task's own thread takes the results.
+With ``spark.python.worker.reuse``, one worker process runs many tasks, one after the other. The event loop, which has a
+thread of its own, and the resources of handlers are kept between them. Another thread reads the input, because reading
+blocks, and the task's own thread takes the results.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from aioparallel.spark.values import fresh
 
 __all__ = ["Shipment", "check_returns", "partition_number"]
 
-# Seconds between two signs of life for the JVM.
-_SIGN_OF_LIFE = 0.1
+# Seconds between empty batches, which show whether the JVM still reads.
+_HEARTBEAT = 0.1
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -84,8 +84,8 @@ class Shipment(Generic[T, R]):
         """Yields lists of outcomes until all items are done. On the executor.
 
         Before the first item, and ten times a second, it yields an empty list: the caller should then write what it
-        has, or an empty batch. If the JVM has ended the task, it closes the connection at that write, and everything
-        that runs is cancelled.
+        has, or an empty batch. If the JVM has ended the task, that write makes it close the connection, and running
+        handlers are cancelled.
 
         Raises errors of opening a resource, errors of iterating ``lists`` once all items before have ended, and the
         error of an item that ends everything.
@@ -109,7 +109,7 @@ class Shipment(Generic[T, R]):
                             yield Sized((), 0)
                             if connection is not None:
                                 connection.outfile.flush()
-                            due = time.monotonic() + _SIGN_OF_LIFE
+                            due = time.monotonic() + _HEARTBEAT
                 finally:
                     watch.end()
                     with contextlib.suppress(LoopThreadEnded):
@@ -143,7 +143,7 @@ def _abandon(flow: ThreadedFlow[Any, Any]) -> None:
 
 
 def _ends_with_its_task() -> bool:
-    """Whether this Python worker is not reused by Spark, so that it is not told of its end."""
+    """Whether Spark ends this Python worker, without notice, after the task."""
     return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
 
 
@@ -157,7 +157,7 @@ class _Collections:
 
 @contextlib.contextmanager
 def _fewer_collections(handlers: int) -> Iterator[None]:
-    """Raise the collector's threshold while handlers run: their objects live as long as they do and would be checked
+    """Raise the collector's threshold while handlers run. Otherwise it would check the objects of running handlers
     again and again (a third of the time with 500 in flight)."""
     with _Collections.lock:
         if not _Collections.tasks:

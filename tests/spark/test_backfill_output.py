@@ -282,7 +282,7 @@ def test_a_step_that_reads_what_is_written(spark: SparkSession, source: Path, tm
     ]
     try:
         for step in readers:
-            with pytest.raises(ConfigurationError, match=r"to=.*what is read.*write to another directory"):
+            with pytest.raises(ConfigurationError, match=r"to=.*an input.*write to another directory"):
                 backfill(spark, FromParquet(source), step, to=ToParquet(out, mode))
         assert rows(spark, out) == list(range(100))
     finally:

@@ -23,7 +23,7 @@ LIMIT: Final = 4096
 COMMIT_TIMEOUT: Final = 30.0
 RETRY_PAUSE: Final = 0.2
 CERTAIN_FOR: Final = 2.0
-# Seconds. CERTAIN_FOR: so long after an acknowledged commit no other process can have been assigned the topic.
+# Seconds. For CERTAIN_FOR after an acknowledged commit, no other process can have been assigned the topic.
 
 
 class MarksRefused(AioparallelError):

@@ -449,7 +449,7 @@ async def test_options(broker: InMemoryBroker, server: str) -> None:
         SqlStore(create_async_engine(server, isolation_level="REPEATABLE_READ"))
     with pytest.raises(ConfigurationError, match="must be an AsyncEngine"):
         SqlStore("postgresql://")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="a store of positions"):
+    with pytest.raises(ConfigurationError, match="an Extension with a commit_strategy"):
         ParallelConsumer("in", group_id="g", commits="yes")  # type: ignore[arg-type]
     assert len(schema_statements("postgresql")) == len(schema_statements("sqlite")) == 6
     with pytest.raises(ConfigurationError, match="must be one of postgresql, sqlite"):
