@@ -7,10 +7,10 @@ dropped): its committed offset and offset map say so for each partition.
 ``selecting``   which letters are meant
 ``looking``     list and show; ``printing`` formats letters
 ``settling``    replay and drop
-``opening``     connects to the topic and reads its offsets and the group's marks
+``dead_letter_topic``  connects to the topic and reads its offsets and the group's marks
 ``marks``       which letters are settled, and how that is committed
 ``holding``     lets one process at a time settle letters
 ``planning``    the first pass of replay and drop: what will be done
 ``replaying``   the second pass of replay
-``sources``     completes letters that lack a part of their record
+``whole_records``  completes letters that lack a part of their record
 """
