@@ -1,4 +1,4 @@
-"""The option ``state``: what is kept of each key, in memory, with the topic as its home."""
+"""The option ``state``: a value for each key, kept in memory and saved in compacted topics."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ S = TypeVar("S")
 @documented
 @dataclass(frozen=True, kw_only=True)  # with slots State[int](...) is refused by Python 3.11
 class State(Generic[S]):
-    """A value for each key, in memory: the fold of ``apply`` over the key's records that were handled, in their order.
+    """A value for each key, in memory: the fold of ``apply`` over the key's handled records, in order.
 
     ::
 
@@ -33,39 +33,40 @@ class State(Generic[S]):
         totals = State[int](initial=0, apply=add, dump=lambda total: b"%d" % total, load=int)
 
         async def handle(record: Record) -> None:
-            before = totals.of(record)  # what the records of its key before it have made
+            before = totals.of(record)  # the total of the earlier records of its key
 
         consumer = ParallelConsumer("payments", group_id="totals", state=totals)
 
-    A state belongs to a key within its partition, and moves with it. At a start, or when a partition comes, it is made
-    anew from the last full snapshot and the records behind that, **as it was at the committed position**: no handler
-    runs for them.
+    A state belongs to a key within its partition, and moves with the partition. When a partition is assigned, the state
+    **at the committed position** is restored from the last full snapshot and the records after it. No handler runs for
+    these records.
 
-    ``apply``, ``dump``, ``load`` and the consumer's deserialisers must be pure: what they give depends on what they are
-    given alone, and they change none of it. They are plain functions, called on the event loop, so quick ones.
+    ``apply``, ``dump``, ``load`` and the consumer's deserialisers must be pure: their results depend on nothing but
+    their arguments, which they do not change. They are plain functions that run on the event loop, so they must be
+    quick.
     """
 
     initial: S
-    """The value of a key of which nothing was handled yet. Nothing may change it."""
+    """The value of a key without handled records. Do not change it in place."""
     apply: Callable[[S, Record[Any, Any]], S | None]
-    """The value after a record, of the value before and the record, deserialised. Called before the record's handler,
-    whatever becomes of it, and the value counts when that has succeeded; and again at a restore. What it raises fails
-    the record as the handler would. None: nothing is kept of the key any more, it is back at ``initial``."""
+    """Returns the value after a record, from the value before it and the deserialised record. Called before each
+    attempt of the handler, and again in a restore. The value is set when the handler has succeeded. An exception fails
+    the record, like one of the handler. None removes the value: the key is back at ``initial``."""
     dump: Callable[[S], bytes]
-    """A value as bytes."""
+    """Returns a value as bytes."""
     load: Callable[[bytes], S]
-    """And back."""
+    """Returns the value that ``dump`` returned as bytes."""
     topic: str | None = None
-    """The compacted topic of increments: one record for each commit of a partition. None: the group's id, and
-    ``-state`` behind it. As many partitions as the largest topic that is read; groups may share it. Not created."""
+    """The compacted topic of increments: one record for each commit of a partition. None: the group's id with
+    ``-state``. It needs as many partitions as the largest input topic. Groups may share it. It is not created."""
     snapshots: str | None = None
-    """The compacted topic of full snapshots. None: the group's id, and ``-snapshots`` behind it. The same holds."""
+    """The compacted topic of full snapshots. None: the group's id with ``-snapshots``. The same rules hold."""
     snapshot_after: int = 50_000
-    """A partition's full snapshot is taken anew when so many records were handled since the last one, and as many as it
-    has keys. A restore reads about as many again at most, besides the snapshot."""
+    """Records of a partition after which a full snapshot is taken, but at least as many as the partition has keys. A
+    restore reads the snapshot and about as many records at most."""
     snapshot_interval: float = 3600.0
-    """Seconds after which it is taken anew for one record, too: what is read must be kept (``retention.ms``) for longer
-    than this and the longest time in which nobody reads it."""
+    """Seconds after which a full snapshot is taken even for one record. The retention (``retention.ms``) of the input
+    topics must be longer than this plus the longest time without a running consumer."""
 
     def __post_init__(self) -> None:
         for name in ("apply", "dump", "load"):
@@ -78,7 +79,7 @@ class State(Generic[S]):
             if found is not None and not (isinstance(found, str) and found.strip()):
                 raise ConfigurationError(f"State {name}", found, "must be None, or the name of a compacted topic")
         if self.topic is not None and self.topic == self.snapshots:
-            raise ConfigurationError("State snapshots", self.snapshots, "must be another topic than the increments'")
+            raise ConfigurationError("State snapshots", self.snapshots, "must differ from the topic of the increments")
         check_count("State snapshot_after", self.snapshot_after)
         check_time("State snapshot_interval", self.snapshot_interval)
         if self.initial is not None:
@@ -91,30 +92,32 @@ class State(Generic[S]):
             raise ConfigurationError("State dump", self.dump, f"raised {repr_of(error)} for initial") from error
         if type(dumped) is not bytes:
             raise ConfigurationError(
-                "State dump", self.dump, f"must give bytes, and gave {type(dumped).__name__} for initial"
+                "State dump", self.dump, f"must return bytes, and returned {type(dumped).__name__} for initial"
             )
         try:
             self.load(dumped)
         except RAISED as error:
-            raise ConfigurationError("State load", self.load, f"raised {repr_of(error)} for what dump gave") from error
+            raise ConfigurationError(
+                "State load", self.load, f"raised {repr_of(error)} for the bytes that dump returned"
+            ) from error
 
     def of(self, record: Record[Any, Any]) -> S:
-        """The state of this record's key, as the records before it have left it. Within its handler.
+        """Returns the value of this record's key before this record. Call it in the record's handler.
 
-        In a batch that means those before it in the batch, too. Raises ConsumerStateError elsewhere.
+        Earlier records of the same batch count. Raises ConsumerStateError outside the handler.
         """
         for state in getattr(getattr(record, "_source", None), "partition_states", ()):
             if isinstance(state, KeyedPartition):
                 value: S = state.state_of(record)
                 return value
-        raise ConsumerStateError(f"{record!r} is of no consumer with state=...: there is no state of its key")
+        raise ConsumerStateError(f"{record!r} is of no consumer with state=...: its key has no state")
 
 
 class KeyedPartition(PartitionState):
     """The states of one partition."""
 
     def state_of(self, record: Record[Any, Any]) -> Any:
-        """Return what the handler of this record sees. Raises ConsumerStateError."""
+        """Returns the value before this record. Raises ConsumerStateError."""
         raise NotImplementedError
 
 
@@ -122,7 +125,7 @@ def _check_arguments(name: str, function: Callable[..., object], count: int) -> 
     try:
         signature = inspect.signature(function)
     except ValueError:
-        return  # int, say, does not tell
+        return  # some built-ins, such as int, have no signature
     try:
         signature.bind(*range(count))
     except TypeError as error:

@@ -45,7 +45,9 @@ async def raises_fenced(member: Member, group_id: str) -> None:
         while True:
             await member.fetch({})
 
-    with pytest.raises(InstanceFenced, match=f"'{group_id}'.*'one'.*its own group_instance_id.*or stop the other one") as raised:
+    with pytest.raises(
+        InstanceFenced, match=f"'{group_id}'.*'one'.*its own group_instance_id.*or stop the other one"
+    ) as raised:
         await fetch_on()
     assert (raised.value.group_id, raised.value.instance_id) == (group_id, "one")
 

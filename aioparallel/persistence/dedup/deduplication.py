@@ -1,4 +1,4 @@
-"""The extension that leaves copies of records out: memories are restored, looked up, saved and released."""
+"""The extension behind ``Deduplicate``: it leaves out copies of records."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ __all__ = ["Deduplication"]
 
 logger = logging.getLogger(__name__)
 
-_MUCH: Final = 200_000_000
-"""Bytes that were read to restore one partition, from which on somebody should look at the topic."""
-_WANTED: Final = "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the topics that are read"
-_TOLD: Final = 10
-"""Partitions that are not saved and told of one by one."""
+_TOO_MANY_BYTES: Final = 200_000_000
+"""Bytes read to restore one partition that cause a warning about the compaction of the topic."""
+_WANTED: Final = "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the input topics"
+_REPORTED: Final = 10
+"""Unsaved partitions that are reported one by one."""
 
 
 class _Writing(NamedTuple):
-    """What is on its way to the topic, of one partition."""
+    """The unacknowledged changes of one partition."""
 
     memory: Memory
     changes: Changes
@@ -55,17 +55,15 @@ class Deduplication(Extension):
         self._restores: dict[TopicPartition, Restore] = {}
         self._memories: dict[TopicPartition, Memory] = {}
         self._writing: dict[TopicPartition, _Writing] = {}
-        self._unsaved: dict[TopicPartition, str] = {}  # and why
-        self._unknown = 0
+        self._unsaved: dict[TopicPartition, str] = {}  # why
+        self._unknown = 0  # records without the coordinates of their source
 
     # -- the consumer -----------------------------------------------------------------------------------
 
     def attach(self, consumer: ConsumerContext) -> None:
-        """Find the producer of the topic."""
+        """Open the topic for the consumer's group. Raises ConfigurationError."""
         if consumer.producer is None:
-            raise ConfigurationError(
-                "producer", None, "deduplicate needs one beside a client of your own: producer=..."
-            )
+            raise ConfigurationError("producer", None, "deduplicate needs one if the client is your own: producer=...")
         self._consumer = consumer
         self._topic = SeenTopic(
             self._policy.topic,
@@ -76,11 +74,11 @@ class Deduplication(Extension):
         )
 
     def topics(self) -> Mapping[str, str]:
-        """The topic of what was seen."""
+        """Returns the topic of the memory."""
         return {self._policy.topic: "Deduplicate topic"}
 
     async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
-        """Check that the topic exists and can hold what is seen of these partitions."""
+        """Check that the topic exists and can hold the memories of these partitions."""
         assert self._consumer.producer is not None
         await self._consumer.producer.start(timeout)
         if not await self._topic.count(timeout):
@@ -98,22 +96,22 @@ class Deduplication(Extension):
         await self._topic.read(ours, timeout)
         for partition, restore in ours.items():
             memory = await self._topic.remembered(restore, self._policy.remember)
-            # It may have been released meanwhile, and even be restored anew for somebody else.
+            # The partition may have been released meanwhile, and even assigned again.
             if self._restores.get(partition) is restore:
                 del self._restores[partition]
                 self._memories[partition] = memory
                 self._writing.pop(partition, None)
                 logger.info(
-                    "%s: %d %s seen are remembered",
+                    "%s: restored the memory of %d %s",
                     partition,
                     len(memory),
                     "records" if self._policy.by == "record" else "keys",
                     extra={"action": "seen_restored", "count": len(memory)},
                 )
-                if restore.bytes > _MUCH:
+                if restore.bytes > _TOO_MANY_BYTES:
                     logger.warning(
-                        "%s: %d MB were read of %s for it: let that be compacted sooner, with segment.bytes=16777216 "
-                        "and min.cleanable.dirty.ratio=0.1",
+                        "%s: the restore read %d MB of %s: compact that topic earlier, with segment.bytes=16777216 and "
+                        "min.cleanable.dirty.ratio=0.1",
                         partition,
                         restore.bytes // 1_000_000,
                         self._policy.topic,
@@ -122,7 +120,7 @@ class Deduplication(Extension):
         return positions
 
     def assigned(self, session: Session) -> Seen:
-        """Look records of the session up."""
+        """Returns the filter of one assignment."""
         partition = session.partition
         return Seen(identify_by(self._policy.by, self._topic.group_id), lambda: self._memories[partition], self._looked)
 
@@ -133,12 +131,12 @@ class Deduplication(Extension):
     ) -> Mapping[TopicPartition, CommitFault]:
         """Write the changes of the memories.
 
-        At most one write of each partition is on its way: the next call waits for one without an answer.
+        A partition has at most one unacknowledged write. The next call waits for it.
         """
         ends = asyncio.get_running_loop().time() + timeout
         unsaved: dict[TopicPartition, CommitFault] = {}
         before = [partition for partition in positions if partition in self._writing]
-        # First those that wait for nothing: what hangs must not take their time.
+        # First those without an unacknowledged write: a slow write must not take their time.
         await self._write([partition for partition in positions if partition not in before], ends, unsaved)
         await self._finish(before, ends, unsaved)
         await self._write([partition for partition in before if partition not in unsaved], ends, unsaved)
@@ -147,7 +145,7 @@ class Deduplication(Extension):
     async def _write(
         self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
     ) -> None:
-        """Write all that is known of these now, and wait for it."""
+        """Write the current changes of these partitions and wait for the acknowledgements."""
         memories = {partition: self._memories.get(partition) for partition in partitions}
         for partition, memory in memories.items():
             if memory is None or memory is not self._memories.get(partition):
@@ -159,7 +157,7 @@ class Deduplication(Extension):
         await self._finish(partitions, ends, unsaved)
         for partition, memory in memories.items():
             if memory is None or self._memories.get(partition) is not memory:
-                # Released meanwhile. What is not saved must not be committed, though the group may still take it.
+                # Released meanwhile. The group may still accept a commit, and unsaved offsets must not be committed.
                 unsaved[partition] = CommitFault.RETRIABLE
             elif partition not in unsaved:
                 self._unsaved.pop(partition, None)
@@ -167,7 +165,7 @@ class Deduplication(Extension):
     async def _finish(
         self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
     ) -> None:
-        """Wait for what is on its way of these."""
+        """Wait for the unacknowledged writes of these partitions."""
         writing = {p: self._writing[p] for p in partitions if p in self._writing and p not in unsaved}
         if not writing:
             return
@@ -176,7 +174,7 @@ class Deduplication(Extension):
         for partition, one in writing.items():
             if not one.written.done():
                 unsaved[partition] = CommitFault.RETRIABLE
-                self._not_saved(partition, "it does not answer")
+                self._not_saved(partition, "the write is not acknowledged")
                 continue
             if self._writing.get(partition) is one:
                 del self._writing[partition]
@@ -188,12 +186,12 @@ class Deduplication(Extension):
                 one.memory.written(one.changes)
 
     def _not_saved(self, partition: TopicPartition, reason: str) -> None:
-        """Told once, until it is saved again; health says it as long."""
+        """Log a reason once, and report it in health until the partition is saved."""
         if partition not in self._memories:
             return
         if self._unsaved.get(partition) != reason:
             logger.warning(
-                "%s: what was seen is not saved in %s, so nothing is committed: %s",
+                "%s: the deduplication memory is not saved in %s, so its offsets are not committed: %s",
                 partition,
                 self._policy.topic,
                 reason,
@@ -208,29 +206,30 @@ class Deduplication(Extension):
         self._writing.pop(partition, None)
         self._unsaved.pop(partition, None)
 
-    # -- looking ----------------------------------------------------------------------------------------
+    # -- reporting --------------------------------------------------------------------------------------
 
     def stats(self, found: Stats) -> Stats:
         """Count the copies."""
         return replace(found, copies=self._copies)
 
     def problems(self) -> Sequence[Problem]:
-        """What is not saved, and records that do not name their source."""
+        """Returns what is not saved, and how many records do not name their source."""
         found = [
             Problem(
                 ProblemKind.SEEN_UNSAVED,
-                f"{partition}: what was seen is not saved in {self._policy.topic}, so nothing is committed: {reason}",
+                f"{partition}: the deduplication memory is not saved in {self._policy.topic}, so its offsets are not "
+                f"committed: {reason}",
             )
-            for partition, reason in itertools.islice(self._unsaved.items(), _TOLD)
+            for partition, reason in itertools.islice(self._unsaved.items(), _REPORTED)
         ]
-        if len(self._unsaved) > _TOLD:
-            found.append(Problem(ProblemKind.SEEN_UNSAVED, f"and {len(self._unsaved) - _TOLD} more partitions"))
+        if len(self._unsaved) > _REPORTED:
+            found.append(Problem(ProblemKind.SEEN_UNSAVED, f"and {len(self._unsaved) - _REPORTED} more partitions"))
         if self._unknown:
             found.append(
                 Problem(
                     ProblemKind.NO_SOURCE,
-                    f"{self._unknown} records do not say which record they were made of (headers src-topic, "
-                    "src-partition, src-offset are missing or wrong), so copies of them are handled again",
+                    f"{self._unknown} records do not name the record they were made of (headers src-topic, "
+                    "src-partition, src-offset are missing or wrong), so their copies are handled again",
                 )
             )
         return found
@@ -239,7 +238,7 @@ class Deduplication(Extension):
         self._copies += found.copies
         if found.unknown and not self._unknown and found.example is not None:
             logger.warning(
-                "%s does not say which record it was made of: %s (aioparallel.source_headers and aioparallel.spark "
+                "%s does not name the record it was made of: %s (aioparallel.source_headers and aioparallel.spark "
                 "write src-topic, src-partition and src-offset). It is handled, and so are its copies; logged once",
                 found.example.place,
                 why_no_coordinates(found.example.headers),
@@ -248,19 +247,19 @@ class Deduplication(Extension):
         self._unknown += found.unknown
 
     def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
-        """Do not remember dead letters: one that is replayed must be handled."""
+        """Do not remember dead letters: a replayed one must be handled."""
         return None if sink is None else _ForgettingSink(sink)
 
 
 class _ForgettingSink:
-    """Removes dead letters from what a partition has seen."""
+    """Does not remember records that were dead-lettered."""
 
     def __init__(self, dead_letter_sink: DeadLetterSink) -> None:
         self.room = dead_letter_sink.room
         self._dead_letter_sink = dead_letter_sink
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
-        """See :class:`~aioparallel.engine.sinks.DeadLetterSink`."""
+        """See :meth:`DeadLetterSink.dispose <aioparallel.engine.sinks.DeadLetterSink.dispose>`."""
 
         def disposed(record: Record[Any, Any], failure: Exception | None) -> None:
             if failure is None and not record._source.dropped:
@@ -269,5 +268,5 @@ class _ForgettingSink:
                         state.dead_lettered(record.offset)
             done(record, failure)
 
-        # Into a retry topic it goes on itself: a copy of it is still a copy.
+        # A record in a retry topic is retried there, so its copies are still copies.
         self._dead_letter_sink.dispose(record, error, retry_topic, done if retry_topic is not None else disposed)

@@ -1,13 +1,13 @@
-"""What was seen of one partition: the newest identities, in chunks that are written and read as one. Pure.
+"""The deduplication memory of one partition: the newest identities, in chunks. Pure.
 
-It is a log of what was seen, kept as a topic is compacted: identities are put into the newest chunk, and one that is
-seen further moves there from where it was. When there are more than may be remembered the oldest go. A chunk is small,
-so that a commit rewrites little; small neighbours are put together, so that there are few.
+A chunk is one record of the topic. A new identity goes into the newest chunk. So does an identity with a new position,
+and leaves its old chunk. Above the limit, the oldest identities are forgotten. Chunks are small, so that a commit
+rewrites little. Small neighbours are merged, so that there are few chunks.
 
-Two memories of the same partition (of an owner that was thought dead, and of its successor) may both be written: what
-follows from their chunks together is right, because each says only what was really seen, and under names of its own.
-Chunks that were found are copied to such names, a few with each commit, and go from the topic when all of them are:
-until then the owner before, whose chunks they are, may still take entries out of one and put them into another.
+Two owners of a partition may write at the same time: one that the group considers dead, and its successor. Their chunks
+together are still right: each owner writes only what was seen, under chunk names of its own. A successor copies the
+chunks it found to its own names, a few with each commit. It deletes the originals after all of them are copied, because
+the earlier owner may still move entries from one to another.
 """
 
 from __future__ import annotations
@@ -22,15 +22,18 @@ from aioparallel.persistence.dedup.identities import ONCE, Identity, Mark, Posit
 __all__ = ["Change", "Changes", "Memory"]
 
 _ENTRIES: Final = 1_000
-"""Identities in one chunk: to write one takes about a millisecond."""
+"""Identities in one chunk, at most. Encoding a chunk takes about a millisecond."""
 _BYTES: Final = 256 * 1024
-"""Bytes of keys and of their digests in one chunk, about."""
+"""Bytes of keys and digests in one chunk, about."""
 _COPIED: Final = 10
-"""Chunks of others that are copied with one commit."""
+"""Chunks of earlier owners that are copied with one commit."""
 
 
 class _Chunk:
-    """``version`` grows with what is put in. What goes from it is not written: to remember it longer does no harm."""
+    """``version`` grows with each added identity.
+
+    A removal alone causes no write: remembering an identity for longer does no harm.
+    """
 
     __slots__ = ("entries", "is_own", "name", "number", "room", "version", "written")
 
@@ -49,7 +52,7 @@ class _Chunk:
 
 
 class Change(NamedTuple):
-    """A chunk as it is to be written now; None: there is none of this name any more."""
+    """A chunk to write. ``entries`` is None if the chunk is to be deleted."""
 
     name: str
     number: int
@@ -57,15 +60,14 @@ class Change(NamedTuple):
 
 
 class Changes(NamedTuple):
-    """All that is to be written at one moment, in this order. Where only a first part of it is written, nothing that
-    stood there before is missing."""
+    """The writes of one moment, in order. If only the first of them are stored, no stored identity is lost."""
 
     changes: Sequence[Change]
     versions: Sequence[tuple[_Chunk, int]]
 
 
 class Memory:
-    """At most ``most`` identities, those that were seen last."""
+    """The identities that were seen last, at most ``most``."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -73,20 +75,20 @@ class Memory:
         self._names = (f"{writer}-{count}" for count in itertools.count())
         self._chunks: list[_Chunk] = []  # by number, ascending
         self._where: dict[Identity, _Chunk] = {}
-        self._gone: dict[str, int] = {}  # names and numbers
-        self._gone_of_others: dict[str, int] = {}  # the same, of chunks that were found
+        self._gone: dict[str, int] = {}  # names and numbers of own chunks to delete
+        self._gone_of_others: dict[str, int] = {}  # the same for chunks of earlier owners
         self._next_number = 0
 
     def __len__(self) -> int:
         return len(self._where)
 
     def position(self, identity: Identity) -> Position | None:
-        """How far it was seen; None: not at all."""
+        """Returns the position up to which the identity was seen; None if it was not."""
         chunk = self._where.get(identity)
         return None if chunk is None else chunk.entries[identity]
 
     def remember(self, identity: Identity, position: Position = ONCE) -> None:
-        """It was seen, up to here."""
+        """Add an identity that was seen up to this position."""
         chunk = self._where.get(identity)
         if chunk is not None:
             if covers(chunk.entries[identity], position):
@@ -98,7 +100,7 @@ class Memory:
             self._forget_oldest()
 
     def restore(self, name: str, number: int, entries: Mapping[Identity, Position]) -> None:
-        """A chunk that was written. All of them by number, ascending, before anything else."""
+        """Add a stored chunk. Call it first, in ascending order of the numbers."""
         chunk = _Chunk(name, number, is_own=False)
         chunk.version = chunk.written = 1
         self._chunks.append(chunk)
@@ -115,15 +117,15 @@ class Memory:
         while len(self._where) > self._most:
             self._forget_oldest()
 
-    # -- to be written ----------------------------------------------------------------------------------
+    # -- changes ----------------------------------------------------------------------------------------
 
     def changes(self) -> Changes:
-        """What is not written yet, as it is now."""
+        """Returns what must be written now."""
         self._tidy()
         if any(chunk.written != chunk.version for chunk in self._chunks):
             self._copy_others()
-        # The newest first: an entry only ever moves to a newer chunk, which is to stand there before the older one
-        # stands there without it.
+        # The newest first: entries only move to newer chunks, and a newer chunk must be stored before the older one is
+        # stored without the entry.
         dirty = [chunk for chunk in reversed(self._chunks) if chunk.written != chunk.version]
         written = [Change(chunk.name, chunk.number, dict(chunk.entries)) for chunk in dirty]
         gone = [Change(name, number, None) for name, number in self._gone.items()]
@@ -132,7 +134,7 @@ class Memory:
         return Changes([*written, *gone], [(chunk, chunk.version) for chunk in dirty])
 
     def written(self, changes: Changes) -> None:
-        """These are acknowledged."""
+        """These changes are acknowledged."""
         for chunk, version in changes.versions:
             chunk.written = max(chunk.written, version)
         for change in changes.changes:
@@ -141,7 +143,7 @@ class Memory:
                 self._gone_of_others.pop(change.name, None)
 
     def _copy_others(self) -> None:
-        """The newest first: the oldest may be forgotten by the time it is their turn."""
+        # The newest first: the oldest may be forgotten before their turn.
         others = (chunk for chunk in reversed(self._chunks) if not chunk.is_own)
         for chunk in itertools.islice(others, _COPIED):
             self._go(chunk)
@@ -149,18 +151,18 @@ class Memory:
             chunk.version += 1
 
     def _go(self, chunk: _Chunk) -> None:
-        """There is no chunk of this name any more."""
+        """Delete the chunk of this name with the next changes."""
         (self._gone if chunk.is_own else self._gone_of_others)[chunk.name] = chunk.number
 
     def _tidy(self) -> None:
-        """Drop empty chunks, and put neighbours together that have room for one another."""
+        """Drop empty chunks, and merge neighbours that fit into one chunk."""
         kept: list[_Chunk] = []
         for chunk in self._chunks:
             if not chunk.entries:
                 self._go(chunk)
                 continue
             before = kept[-1] if kept else None
-            # All but the newest: what is written again and again stays small.
+            # Not the newest: it is written often, so it stays small.
             if before is not None and chunk is not self._chunks[-1] and _fit(before, chunk):
                 kept.pop()
                 self._merge(before, chunk)
@@ -179,7 +181,7 @@ class Memory:
     def _put(self, identity: Identity, position: Position) -> None:
         newest = self._chunks[-1] if self._chunks else None
         if newest is None or newest.is_full or not newest.is_own:
-            # Whoever was thought dead may still write what was found, and must not write over this one.
+            # An earlier owner may still write its chunks, so nothing new goes into them.
             newest = _Chunk(next(self._names), self._next_number, is_own=True)
             self._next_number += 1
             self._chunks.append(newest)

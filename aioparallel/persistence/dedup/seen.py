@@ -1,4 +1,4 @@
-"""One session's records: which are copies, and what is remembered when they are complete. Pure."""
+"""The records of one assignment: leaves out copies, and remembers complete records. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ __all__ = ["Looked", "Seen"]
 
 
 class Looked(NamedTuple):
-    """What was found in some records."""
+    """What :meth:`Seen.select` found in some records."""
 
     copies: int
     unknown: int
-    """Records whose headers do not say where they came from."""
+    """Records whose headers do not name their source."""
     example: Record | None
     """One of these."""
 
@@ -34,11 +34,11 @@ class Looked(NamedTuple):
 class Seen(PartitionState):
     """What one partition has seen.
 
-    A copy of a record that was let through is left out before that one is complete: as long as it is not, its offset is
-    not complete, and it runs again wherever that must be. So what was let through is known here, and goes with the
-    session; what is complete goes into the memory of the partition, which stays.
+    Copies of a record that is still running are left out too. That is safe: until the record is complete, its offset is
+    not committed, so it runs again if it must. Running records are known for this assignment only. Complete records are
+    in the memory of the partition.
 
-    ``memory()``: the partition's, restored by the time records come. ``tell`` hears what was found.
+    ``memory()``: the partition's memory, restored before the first record. ``tell`` receives what was found.
     """
 
     def __init__(self, identify: Identify, memory: Callable[[], Memory], tell: Callable[[Looked], None]) -> None:
@@ -78,12 +78,14 @@ class Seen(PartitionState):
         self._memory().remember(*known)
         identity = known[0]
         if isinstance(identity, RecordIdentity) and identity.tag:
-            # It was sent again, and is handled now: what else comes with its coordinates is a copy.
+            # The record was sent again on purpose, and is handled now: the untagged one is a copy from now on.
             self._memory().remember(identity._replace(tag=""))
 
     def dead_lettered(self, offset: int) -> None:
-        """The record is complete but not handled: a later one with the same coordinates is no copy. A record that was
-        skipped, or went to a retry topic, has been seen."""
+        """Do not remember the record: a later one with the same coordinates is not a copy.
+
+        Skipped records, and records in retry topics, are remembered.
+        """
         self._forget(offset)
 
     def _forget(self, offset: int) -> tuple[Identity, Position] | None:

@@ -1,7 +1,7 @@
-"""The compacted topic that holds what was seen.
+"""The compacted topic of the deduplication memories.
 
-What belongs to partition *n* of a topic stands in partition *n* here, under keys that name group, topic, partition and
-chunk. Each write is a whole chunk, so the newest record of a key is all of it.
+Partition *n* holds the memory of partition *n* of each input topic. A key names group, topic, partition and chunk. Each
+write is a whole chunk, so the newest record of a key is the complete chunk.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class Restore:
-    """What is found of one partition while its memory is read: goes on after a read that was cut short."""
+    """What was read of one partition's memory so far. A read that timed out is continued."""
 
     def __init__(self) -> None:
         self.position: int | None = None
@@ -34,7 +34,7 @@ class Restore:
 
 
 class SeenTopic:
-    """Reads and writes memories for one group. ``skip``: batches that are passed over where they cannot be read."""
+    """Reads and writes memories for one group. ``skip``: unreadable batches that are skipped."""
 
     def __init__(
         self,
@@ -52,21 +52,23 @@ class SeenTopic:
         self._producer = producer
 
     async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
-        """Check that it can hold what is seen of these partitions; :meth:`count` comes before. Raises
-        ConfigurationError."""
+        """Check that the topic can hold the memories of these partitions. Call :meth:`count` first.
+
+        Raises ConfigurationError.
+        """
         policy = await self._client.cleanup_policy(self.topic, timeout)
         if policy is not None and policy != "compact":
             raise ConfigurationError(
                 "Deduplicate topic",
                 self.topic,
-                f"must be compacted, and its cleanup.policy is {policy}: it would grow with every commit, or lose what "
-                "was seen. kafka-configs.sh --alter --entity-type topics --entity-name "
+                f"must be compacted, and its cleanup.policy is {policy}: it would grow with every commit, or lose the "
+                "memory. kafka-configs.sh --alter --entity-type topics --entity-name "
                 f"{self.topic} --add-config cleanup.policy=compact --bootstrap-server ...",
             )
         self._check_numbers(partition.partition for partition in read)
 
     async def count(self, timeout: float) -> int:
-        """Look up how many partitions the topic has."""
+        """Look up and return how many partitions the topic has."""
         self._partitions = len(await self._client.partitions([self.topic], timeout))
         return self._partitions
 
@@ -76,23 +78,23 @@ class SeenTopic:
             raise ConfigurationError(
                 "Deduplicate topic",
                 self.topic,
-                f"has {self._partitions} partitions, and a topic that is read has {largest + 1}: what is seen of a "
-                "partition stands in the one of its number. Give it as many: kafka-topics.sh --alter --topic "
+                f"has {self._partitions} partitions, and an input topic has {largest + 1}: the memory of a partition "
+                "is stored in the partition of its number. Add partitions: kafka-topics.sh --alter --topic "
                 f"{self.topic} --partitions {largest + 1} --bootstrap-server ...",
             )
 
     # -- reading ----------------------------------------------------------------------------------------
 
     async def read(self, restores: Mapping[TopicPartition, Restore], timeout: float) -> None:
-        """Read what is there of these partitions, up to the ends that the topic has by now.
+        """Read the memories of these partitions, up to the current end of the topic.
 
-        Raises TimeoutError after ``timeout`` seconds, ClientError, and ConfigurationError where it has no such
-        partition.
+        Raises TimeoutError after ``timeout`` seconds, ClientError, and ConfigurationError if the topic has too few
+        partitions.
         """
         numbers = {partition.partition for partition in restores}
         async with asyncio.timeout(timeout):
             if max(numbers) >= self._partitions:
-                await self.count(timeout)  # the topics may have grown since the start
+                await self.count(timeout)  # the topics may have new partitions
                 self._check_numbers(numbers)
             places = [TopicPartition(self.topic, number) for number in sorted(numbers)]
             begins = await self._client.beginning_offsets(places, timeout)
@@ -100,7 +102,8 @@ class SeenTopic:
             spans = {}
             for place in places:
                 first = begins.get(place, 0)
-                # Those of one number that were read less far begin for all of them; to read twice changes nothing.
+                # Partitions of the same number are read together, from the first unread offset of any of them. Reading
+                # a record twice changes nothing.
                 starts = [one.position for p, one in restores.items() if p.partition == place.partition]
                 start = max(first, min((first if at is None else at) for at in starts))
                 if start < (end := ends.get(place, first)):
@@ -131,14 +134,14 @@ class SeenTopic:
                 restore.position = next_offset
 
     async def remembered(self, restore: Restore, most: int) -> Memory:
-        """The memory that these chunks make."""
+        """Returns the memory that these chunks hold."""
         memory = Memory(most)
         for key in sorted(restore.chunks, key=lambda key: key.number):
             try:
                 entries = decode_chunk(restore.chunks[key])
             except ValueError as error:
                 logger.warning(
-                    "%s: a part of what was seen of %s cannot be read (%s): copies of that are handled again",
+                    "%s: a part of the memory of %s cannot be read (%s): copies of its records are handled again",
                     self.topic,
                     key.partition,
                     error,
@@ -146,13 +149,13 @@ class SeenTopic:
                 )
                 continue
             memory.restore(key.name, key.number, entries)
-            await asyncio.sleep(0)  # each is a millisecond
+            await asyncio.sleep(0)  # decoding a chunk takes a millisecond
         return memory
 
     # -- writing ----------------------------------------------------------------------------------------
 
     async def outputs(self, partition: TopicPartition, changes: Changes) -> list[Outgoing]:
-        """The records that say it."""
+        """Returns the records of these changes."""
         made = []
         for name, number, entries in changes.changes:
             key = encode_key(ChunkKey(self.group_id, partition, name, number))
@@ -163,7 +166,7 @@ class SeenTopic:
         return made
 
     def write(self, outputs: Sequence[Outgoing]) -> asyncio.Future[ProduceFailed | None]:
-        """Write them in their order; the result comes when all are acknowledged, or one is not."""
+        """Write records in order. The future has the first failure, or None when all are acknowledged."""
         written: asyncio.Future[ProduceFailed | None] = asyncio.get_running_loop().create_future()
 
         def delivered(result: Sequence[Produced] | ProduceFailed) -> None:

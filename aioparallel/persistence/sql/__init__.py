@@ -1,11 +1,11 @@
-"""Positions and results in one database transaction: each record's results stand there once.
+"""Commits positions and results in one database transaction, so each record's results are stored exactly once.
 
 ::
 
-    store.py       SqlStore: what users make; handlers with an open transaction
-    taking.py      partitions of this member: taken over, read, folded, released
-    schema.py      the tables, and how they are made
-    statements.py  what is asked of the database, for each kind of it
+    store.py       SqlStore, the public class; runs handlers in an open transaction
+    taking.py      takes over, reads, folds and releases the partitions of this member
+    schema.py      the tables, and the statements that create them
+    statements.py  the statements of each database
 """
 
 from __future__ import annotations

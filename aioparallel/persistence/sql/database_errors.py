@@ -1,4 +1,4 @@
-"""What the errors of a database say: whether it is their record's fault, and what is known after them."""
+"""Classifies database errors: outages, conflicts, and errors that a record caused."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from sqlalchemy.exc import SQLAlchemyError
 __all__ = ["NO_ANSWER", "is_away", "is_conflict", "is_databases", "told_of"]
 
 NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
-"""What may be raised where it is not known what the database has done; those of the driver are among them."""
+"""Errors after which the outcome of a statement is unknown. They include the errors of the driver."""
 
 _STATES_AWAY: Final = (
     "08", "25006", "25P03", "25P04", "26000", "42P05", "53000", "53100", "53200", "53300", "57P0", "58",
 )  # fmt: skip
-"""SQLSTATEs, by how they begin (PostgreSQL, appendix A): of connections, of a server that only reads (a standby), of
-transactions that were left alone for too long, of prepared statements that a pooler has put before another server or
-kept there, of resources, of a server that goes down, and of its files."""
+"""Prefixes of SQLSTATEs (PostgreSQL, appendix A): connection errors, a read-only server (a standby), transactions that
+were idle for too long, prepared statements that a pooler lost or kept on another server, missing resources, a server
+that shuts down, and I/O errors."""
 _SQLITE_AWAY: Final = {
     sqlite3.SQLITE_BUSY,
     sqlite3.SQLITE_LOCKED,
@@ -30,25 +30,25 @@ _SQLITE_AWAY: Final = {
 
 
 def is_away(error: BaseException) -> bool:
-    """Whether the database could not do what was asked, whatever that was."""
+    """Whether the database was unavailable, whatever the statement was."""
     return any(
         _state(cause).startswith(_STATES_AWAY)
         or getattr(cause, "sqlite_errorcode", -1) & 0xFF in _SQLITE_AWAY
-        or _is_asyncpgs(cause, "InternalClientError")  # a connection that was lost in the middle of an answer
+        or _is_asyncpgs(cause, "InternalClientError")  # the connection was lost in the middle of an answer
         for cause in _causes(error)
     )
 
 
 def is_conflict(error: BaseException) -> bool:
-    """Whether a transaction could not go on beside others (class 40: serialisation, deadlocks; a table that was altered
-    since a statement was prepared), and may be begun again."""
+    """Whether the transaction conflicted with another one and can be retried (class 40: serialization failures and
+    deadlocks; also a table that was altered after a statement was prepared)."""
     return any(
         _state(cause).startswith("40") or _is_asyncpgs(cause, "InvalidCachedStatementError") for cause in _causes(error)
     )
 
 
 def is_databases(error: BaseException) -> bool:
-    """Whether it comes from a database, or a network."""
+    """Whether a database or a network raised the error or one of its causes."""
     return any(
         isinstance(cause, SQLAlchemyError | ConnectionError) or _is_asyncpgs(cause, "PostgresError", "InterfaceError")
         for cause in _causes(error)
@@ -56,7 +56,7 @@ def is_databases(error: BaseException) -> bool:
 
 
 def told_of(error: BaseException) -> str:
-    """In one line, without statements and the values in them."""
+    """Describe the error in one line, without statements and their values."""
     below = getattr(error, "orig", None) or error
     lines = str(below).splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no answer in time'}"
@@ -67,12 +67,12 @@ def _state(error: BaseException) -> str:
 
 
 def _is_asyncpgs(error: BaseException, *kinds: str) -> bool:
-    asyncpg = sys.modules.get("asyncpg")  # where nobody has it, nobody raises its errors
+    asyncpg = sys.modules.get("asyncpg")  # if it is not imported, it raised nothing
     return asyncpg is not None and isinstance(error, tuple(getattr(asyncpg, kind) for kind in kinds))
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """It, and what it was raised for: handlers raise errors of their own, and groups of them."""
+    """Yield the error and all its causes. Handlers may wrap errors, or raise groups of them."""
     seen: set[int] = set()
     left: list[BaseException] = [error]
     while left:

@@ -1,4 +1,4 @@
-"""Records whose COMMIT was not answered: the database is asked what became of them."""
+"""Finds out whether a transaction was committed when its COMMIT got no answer."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ __all__ = ["Fenced", "InDoubt", "PartlyDone", "are_done"]
 logger = logging.getLogger(__name__)
 
 _FENCED: Final = 1.0
-"""Seconds until a record is looked at again whose partition is somebody else's: its session goes before that."""
+"""Seconds until a record of a lost partition is retried. Its session ends before that."""
 _ANSWER: Final = 10.0
-"""Seconds for an answer, which may have to wait for the end of another transaction; then it is asked again."""
+"""Seconds for one query, which may wait for the end of another transaction. After that, it is retried."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 
 class Fenced(NotToBlame):
-    """The partition is another member's by now: nothing of this transaction is in the database. Its record is that
-    member's, so this is no failure of it."""
+    """Another member owns the partition now. Nothing of this transaction is in the database. The other member processes
+    the record, so this does not count as a failure of it."""
 
     is_bounded = False
 
@@ -39,13 +39,13 @@ class Fenced(NotToBlame):
 
 
 class InDoubt(NotToBlame):
-    """It is not known whether the transaction was committed: whoever runs the record again finds out."""
+    """It is unknown whether the transaction was committed. The next run of the record finds out."""
 
     is_bounded = False
 
 
 class PartlyDone(Exception):
-    """Of a batch these records are complete already, from a transaction of another batch whose COMMIT was in doubt."""
+    """Some records of a batch are complete already. Another batch, whose COMMIT was in doubt, committed them."""
 
     def __init__(self, done: Collection[tuple[TopicPartition, int]]) -> None:
         super().__init__(done)
@@ -58,8 +58,8 @@ async def are_done(
     taken: Mapping[TopicPartition, Taken],
     on_trouble: Callable[[Exception], object],
 ) -> bool:
-    """Whether these are complete, all of them or none; asked until the database tells. ``on_trouble(error)``: it does
-    not. Raises Fenced, and PartlyDone."""
+    """Whether all these records are complete, or none. Retries until the database answers, and calls
+    ``on_trouble(error)`` when it does not. Raises Fenced, and PartlyDone if only some are complete."""
     done: set[tuple[TopicPartition, int]] = set()
     for partition, of_it in offsets.items():
         done |= {
@@ -77,8 +77,8 @@ async def _done_of(
     offsets: Sequence[int],
     on_trouble: Callable[[Exception], object],
 ) -> set[int]:
-    """Those that are complete. A transaction under way may make some of them so: who adds them waits for its end, and
-    is told that one is there, not which."""
+    """Return the offsets that are complete. An open transaction may be completing some of them. Inserting their rows
+    waits for its end, and then reports that one of them exists, but not which."""
     done: set[int] = set()
     pause = _FIRST_PAUSE
     while left := [offset for offset in offsets if offset not in done]:
@@ -109,7 +109,7 @@ async def _done_of(
 
 
 async def _would_be_done(opening: Opening, partition: TopicPartition, taken: Taken, offsets: Sequence[int]) -> bool:
-    """Whether one of these is complete, when transactions that are under way have ended. Raises Fenced."""
+    """Whether one of these is complete once all open transactions have ended. Raises Fenced."""
     async with opening.engine.connect() as connection:
         transaction = await opening.open(connection)
         try:

@@ -1,5 +1,7 @@
-"""Connections of handlers: asked for anew for each record they cost half as much as its transaction, so they are kept
-as long as nothing goes wrong."""
+"""Keeps the connections of handlers open between records, as long as nothing fails.
+
+Getting a connection from the pool for each record costs half as much as the record's transaction.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ from aioparallel.persistence.sql.outages import DatabaseOutages
 __all__ = ["Connections"]
 
 _CONNECTING: Final = 10.0
-"""Seconds for a connection, however the pool comes to one: new, or looked at first (``pool_pre_ping``)."""
+"""Seconds to get a connection from the pool, including a new connection or a check (``pool_pre_ping``)."""
 _CLOSING: Final = 2.0
-"""Seconds for closing what is idle."""
+"""Seconds to close all idle connections."""
 
 
 class Connections:
-    """Of one store."""
+    """The connections of one store."""
 
     def __init__(self, opening: Opening, outages: DatabaseOutages) -> None:
         self._opening = opening
@@ -30,14 +32,14 @@ class Connections:
         self._idle: list[AsyncConnection] = []
 
     async def begun(self) -> tuple[AsyncConnection, OpenTransaction]:
-        """One, with a transaction begun on it. Raises RetryLater where the database is away."""
+        """Return a connection with an open transaction. Raises RetryLater if the database is unavailable."""
         while self._idle:
             try:
                 return await self._open(self._idle.pop())
             except TimeoutError as error:
                 raise self._outages.away(error) from error
             except NO_ANSWER:
-                """The server has closed it meanwhile."""
+                """The server has closed this connection since."""
         try:
             async with asyncio.timeout(_CONNECTING):
                 connection = await self._opening.engine.connect()
@@ -53,7 +55,7 @@ class Connections:
             raise
 
     async def keep(self, connection: AsyncConnection) -> None:
-        """Its transaction is over. Where a handler has changed its options they are not for the next one."""
+        """Keep a connection whose transaction has ended. Close it if a handler changed its options."""
         given = self._opening.engine.sync_engine.get_execution_options()
         below = connection.sync_connection
         if below is not None and not below.closed and below.get_execution_options() is given:
@@ -62,7 +64,7 @@ class Connections:
             await connection.close()
 
     async def give_back(self) -> None:
-        """Keep no idle one from others."""
+        """Close all idle connections, so that other users of the pool can have them."""
         idle, self._idle = self._idle, []
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSING):

@@ -1,8 +1,8 @@
-"""One open transaction, in which a handler writes and which then says that its records are complete.
+"""One open transaction: a handler writes in it, and then its records are marked complete in it.
 
-On PostgreSQL it is begun, asked and committed on asyncpg's connection itself, below SQLAlchemy's, which only the
-handler uses: each call through SQLAlchemy costs a greenlet of its own, as much as the statement (measured: 2,200
-records/s with all six calls through it, 1,000 more with those of the handler alone). SQLAlchemy's connection is in its
+On PostgreSQL, the store sends its own statements to the asyncpg connection below SQLAlchemy's. Only the handler uses
+SQLAlchemy. Each call through SQLAlchemy needs a greenlet, which costs as much as the statement (measured: 2,200
+records/s with all six calls through SQLAlchemy, 1,000 more with only the handler's). SQLAlchemy's connection is in
 autocommit mode for that, so a handler cannot end the transaction by mistake.
 """
 
@@ -32,11 +32,11 @@ __all__ = ["CompleteAlready", "Lent", "OpenTransaction", "Opening", "isolation_l
 
 _LEVELS: Final = ("READ COMMITTED", "REPEATABLE READ", "SERIALIZABLE")
 _BEGIN: Final = 5.0
-"""Seconds for BEGIN, which waits for nothing but the network."""
+"""Seconds for BEGIN, which waits only for the network."""
 _END: Final = 30.0
-"""Seconds for COMMIT, and for each statement before it; then it is asked what became of it."""
+"""Seconds for COMMIT, and for each statement before it. After that, the outcome is looked up."""
 _ROLLBACK: Final = 1.0
-"""Seconds for ROLLBACK. Then the connection is closed, which does the same."""
+"""Seconds for ROLLBACK. After that, the connection is closed, which has the same effect."""
 _UNIQUE_VIOLATION: Final = "23505"
 
 
@@ -45,24 +45,24 @@ class CompleteAlready(Exception):
 
 
 def isolation_level_of(engine: AsyncEngine) -> str | None:
-    """What its connections are asked to have; None: the server's own."""
+    """Return the isolation level that the engine sets on its connections; None: the server's default."""
     level = engine.get_execution_options().get("isolation_level") or engine.dialect._on_connect_isolation_level
     return None if level is None else str(level)
 
 
 class Lent(AsyncConnection):
-    """A store's connection, for one handler and until that has ended, which must not close it: whoever had it next
-    would be inside the same transaction."""
+    """A connection of the store that one handler uses until it ends. The handler must not close it: the pool would hand
+    it out again inside the same transaction."""
 
     __slots__ = ()
 
     async def close(self) -> None:
-        """Refused: raises ConsumerStateError."""
+        """Raise ConsumerStateError: the store closes its connections itself."""
         raise ConsumerStateError("the handler has closed its connection, which is the store's, with its transaction")
 
     def take_back(self) -> None:
-        """The handler has ended: whoever uses it now would be inside another record's transaction, and gets a
-        ConsumerStateError."""
+        """End the handler's use of it. A later use raises ConsumerStateError, because it would be inside another
+        record's transaction."""
         self.sync_connection = None
 
     def _raise_for_not_started(self) -> NoReturn:
@@ -70,33 +70,32 @@ class Lent(AsyncConnection):
 
 
 class OpenTransaction(Protocol):
-    """Begun, and not ended."""
+    """A transaction that has begun and not ended."""
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
-        """These records are complete with it. False: the partition is somebody else's. Waits for a transaction that
-        makes one of them complete; raises CompleteAlready where one is."""
+        """Mark these records complete. Returns False if another member owns the partition. Waits for other transactions
+        that mark one of them; raises CompleteAlready if one is complete already."""
 
     async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
-        """Those of these records that are complete, by transactions which have ended."""
+        """Return those of these offsets that are complete. It does not see open transactions."""
 
     async def commit(self) -> None:
-        """End it. Raises one of NO_ANSWER, as everything here does."""
+        """Commit. Like all methods here, it raises one of NO_ANSWER on failure."""
 
     async def roll_back(self) -> None:
-        """End it with nothing written, within a second. Does nothing where it has ended; raises nothing."""
+        """Roll back, within a second. Does nothing if the transaction has ended. Never raises."""
 
     @property
     def is_lost(self) -> bool:
         """Whether its connection is closed."""
 
     async def close(self) -> None:
-        """Close its connection, and let nobody have it again: it leads to a server that does not do what it is
-        asked."""
+        """Close the connection for good, because its server fails."""
 
 
 class Opening:
-    """Opens transactions on connections of one engine. ``idle``: milliseconds that one which has been asked for its
-    partition may be left alone: a process that is frozen there must not hold up its successor."""
+    """Opens transactions on connections of one engine. ``idle``: milliseconds that a transaction may idle once it has
+    locked its partition. A frozen process must not block the next owner."""
 
     def __init__(self, engine: AsyncEngine, schema: Schema, idle: int) -> None:
         format_table = engine.dialect.identifier_preparer.format_table
@@ -104,13 +103,13 @@ class Opening:
         self._is_postgresql = engine.dialect.name == "postgresql"
         level = isolation_level_of(engine)
         if self._is_postgresql and level not in (None, "AUTOCOMMIT", *_LEVELS):
-            # SQLAlchemy takes "REPEATABLE_READ" as well, and fails when such a connection is given back.
+            # SQLAlchemy accepts "REPEATABLE_READ" as well, and fails when such a connection returns to the pool.
             raise ConfigurationError(
                 "SqlStore engine", level, f"must have one of {', '.join(_LEVELS)} for its isolation_level"
             )
         self._begin = f"BEGIN ISOLATION LEVEL {level}" if level and level != "AUTOCOMMIT" else "BEGIN"
         self.engine = engine
-        """Whose connections may be opened."""
+        """The engine whose connections :meth:`open` accepts."""
         if self._is_postgresql:
             self.engine = engine.execution_options(isolation_level="AUTOCOMMIT")
             self._add_done = (
@@ -136,30 +135,30 @@ class Opening:
             )
 
     async def open(self, connection: AsyncConnection) -> OpenTransaction:
-        """Begin one."""
+        """Begin a transaction on this connection."""
         if not self._is_postgresql:
             await connection.begin()
             below: Any = (await connection.get_raw_connection()).driver_connection
             if not below.in_transaction:
-                # Or sqlite3 would begin one before the first INSERT, and a SAVEPOINT before that be one of its own.
+                # Otherwise sqlite3 begins one at the first INSERT, and an earlier SAVEPOINT is its own transaction.
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
             return _OfSqlalchemy(connection, self._statement, self._select)
         opened = _OfAsyncpg(connection, self._add_done, self._among)
         try:
             await opened.begin(self._begin)
         except BaseException:
-            # Without an answer nobody knows whether it has begun: the driver tells what it has heard last.
+            # Without an answer it is unknown whether it has begun. The driver only knows the last answer.
             await opened.close()
             raise
         return opened
 
 
 class _OfAsyncpg:
-    """Of PostgreSQL."""
+    """A transaction on PostgreSQL."""
 
     def __init__(self, connection: AsyncConnection, add_done: str, among: str) -> None:
         self._connection = connection
-        # The connection was made already, and begins nothing: so neither waits, which would need a greenlet.
+        # The connection is open and in autocommit mode. So neither call waits, and no greenlet is needed.
         above = cast("Any", connection.sync_connection)
         self._above = above.get_transaction() or above.begin()
         self._below = above.connection.dbapi_connection.driver_connection
@@ -167,7 +166,7 @@ class _OfAsyncpg:
         self._among = among
 
     async def begin(self, statement: str) -> None:
-        """Begin it."""
+        """Send BEGIN."""
         await self._ask(statement, timeout=_BEGIN)
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
@@ -192,20 +191,20 @@ class _OfAsyncpg:
         """See :class:`OpenTransaction`."""
         if (status := await self._ask("COMMIT", timeout=_END)) != "COMMIT":
             raise SQLAlchemyError(
-                f"the transaction was rolled back (the database says {status}): one of its "
-                "statements had failed, and its error was not raised"
+                f"the transaction was rolled back (the database answered {status}): one of its "
+                "statements had failed, and the handler did not raise the error"
             )
 
     async def roll_back(self) -> None:
-        """See :class:`OpenTransaction`. SQLAlchemy knows nothing of it: given back as it is, the connection's next user
-        would be inside."""
+        """See :class:`OpenTransaction`. SQLAlchemy does not know about the transaction, so the pool would hand the
+        connection out inside it."""
         is_over = False
         try:
             if self._below.is_in_transaction():
-                async with asyncio.timeout(_ROLLBACK):  # the driver's own does not begin before the statement does
+                async with asyncio.timeout(_ROLLBACK):  # the driver's timeout starts only with the statement
                     await self._ask("ROLLBACK", timeout=_ROLLBACK)
             is_over = not self._below.is_in_transaction()
-        except Exception as error:  # whatever the driver says: it is not given back
+        except Exception as error:  # any error: the connection is closed
             logger.debug("A transaction is not rolled back: %s", repr_of(error), extra={"action": "rollback_failed"})
         finally:
             if not is_over:
@@ -217,8 +216,8 @@ class _OfAsyncpg:
         return bool(self._below.is_closed())
 
     async def close(self) -> None:
-        """See :class:`OpenTransaction`. At once: a polite end would wait for the network."""
-        if not self._connection.closed:  # else it is somebody else's by now
+        """See :class:`OpenTransaction`. It does not wait: a graceful close would wait for the network."""
+        if not self._connection.closed:  # otherwise the pool may have handed it out again
             self._below.terminate()
             await self._connection.invalidate()
 
@@ -229,8 +228,8 @@ class _OfAsyncpg:
 
 @contextlib.contextmanager
 def _translated() -> Iterator[None]:
-    """asyncpg's errors as those of SQLAlchemy."""
-    import asyncpg  # noqa: PLC0415 - who uses SQLite needs none
+    """Raise errors of asyncpg as SQLAlchemyError."""
+    import asyncpg  # noqa: PLC0415 - not needed for SQLite
 
     try:
         yield
@@ -239,7 +238,7 @@ def _translated() -> Iterator[None]:
 
 
 class _OfSqlalchemy:
-    """Of SQLite."""
+    """A transaction on SQLite."""
 
     def __init__(self, connection: AsyncConnection, statement: TextClause, select: TextClause) -> None:
         self._connection = connection
@@ -277,7 +276,7 @@ class _OfSqlalchemy:
 
     @property
     def is_lost(self) -> bool:
-        """See :class:`OpenTransaction`. A file is there."""
+        """See :class:`OpenTransaction`. A file cannot be lost."""
         return False
 
     async def close(self) -> None:
@@ -285,11 +284,11 @@ class _OfSqlalchemy:
 
 
 def _let_go_of_the_file(below: Any, _record: object, _error: object) -> None:
-    """SQLAlchemy gives a connection up whose statement was cancelled: that still runs, and as long as its cursor is
-    kept, in the traceback of an error perhaps, its transaction locks the file."""
+    """End the transaction of a connection that SQLAlchemy has given up after a cancelled statement. The statement still
+    runs. Its transaction locks the file as long as its cursor exists, for example in the traceback of an error."""
 
     async def end(driver: Any) -> None:
-        with contextlib.suppress(Exception):  # it is closed already
+        with contextlib.suppress(Exception):  # it may be closed already
             await driver.interrupt()
             await driver.rollback()
 

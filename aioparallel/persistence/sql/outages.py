@@ -1,4 +1,4 @@
-"""Records that are tried again through no fault of their own: the database is away, or transactions conflict."""
+"""Retries records after errors that they did not cause: database outages and transaction conflicts."""
 
 from __future__ import annotations
 
@@ -19,16 +19,15 @@ __all__ = ["AWAY", "SOON", "DatabaseOutages"]
 logger = logging.getLogger(__name__)
 
 AWAY: Final = 1.0
-"""Seconds until a record is tried again whose transaction the database could not carry out."""
+"""Seconds until a record is retried after the database was unavailable."""
 SOON: Final = 0.05
-"""Seconds until a record is tried again that has no known fault. They double each time that its transaction conflicts
-with others, up to ``AWAY``."""
+"""Seconds until a record is retried after a conflict. They double with each conflict, up to ``AWAY``."""
 _LINES: Final = 5.0
-"""Seconds between two log lines about a database that is away."""
+"""Seconds between two log lines about an unavailable database."""
 _OVER: Final = 10.0
-"""An outage is over after so many seconds without another error. Taking partitions over asks every five."""
+"""An outage is over after this many seconds without an error. Take-overs retry every five seconds."""
 _MANY: Final = 10
-"""Every so many conflicts of a record one is logged."""
+"""Every tenth conflict of a record is logged as a warning."""
 
 
 class DatabaseOutages:
@@ -40,7 +39,7 @@ class DatabaseOutages:
         self._why = ""
 
     def away(self, error: BaseException) -> NotToBlame:
-        """The database did not do what was asked. That is no failure of a record."""
+        """Note an outage. Returns the error that retries a record without counting a failure."""
         now = time.monotonic()
         self._why = told_of(error)
         if now - self._last > _OVER:
@@ -51,7 +50,7 @@ class DatabaseOutages:
             self._told, level = now, logging.WARNING
         logger.log(
             level,
-            "The database at %s does not do what it is asked; it is tried again: %s",
+            "The database at %s is unavailable; its records are retried: %s",
             self._where,
             self._why,
             extra={"action": "database_away"},
@@ -59,18 +58,18 @@ class DatabaseOutages:
         return NotToBlame(AWAY, self._why)
 
     def answered(self) -> None:
-        """The database has answered."""
+        """Note that the database works, which ends an outage."""
         self._last = -float("inf")
 
     def later(self, error: Exception, first: Record, taken: Taken, *, is_lost: bool) -> NotToBlame | None:
-        """Return when a record, or the batch that begins with it, is tried again. None: it has failed. ``is_lost``:
-        whether the connection was lost and nobody here closed it."""
+        """Return the error that retries a record, or the batch that begins with it. None: the record has failed.
+        ``is_lost``: the connection was lost, and the store did not close it."""
         if is_conflict(error):
             count = taken.conflicts[first.offset] = taken.conflicts.get(first.offset, 0) + 1
             level = logging.WARNING if count % _MANY == 0 else logging.DEBUG
             logger.log(
                 level,
-                "%s conflicts with other transactions, %d times so far; it is tried again: %s",
+                "%s conflicts with other transactions, %d times so far; it is retried: %s",
                 first.place,
                 count,
                 told_of(error),
@@ -82,9 +81,9 @@ class DatabaseOutages:
         return None
 
     def problems(self) -> Sequence[Problem]:
-        """Report an outage that goes on."""
+        """Report the current outage."""
         now = time.monotonic()
         if now - self._last > _OVER:
             return ()
-        told = f"{self._where} does not do what it is asked, for {now - self._since:.0f} s: {self._why}"
+        told = f"{self._where} has been unavailable for {now - self._since:.0f} s: {self._why}"
         return (Problem(ProblemKind.DATABASE_AWAY, told),)

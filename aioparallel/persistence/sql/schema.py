@@ -1,10 +1,14 @@
 """The tables of a store.
 
-Four, and one for the version. ``{prefix}partition`` has one row for each partition of each group, with the epoch of
-its owner; ``{prefix}position`` its offset and offset map, as they were folded last; ``{prefix}done`` the records that
-are complete since, each written in the transaction of its results. The first two are apart because of their locks:
-each record's transaction holds a shared one on the epoch, which folding must not wait for. ``{prefix}log`` tells which
-log a position belongs to. Older versions write positions without it, and a database may lack it.
+There are four tables, and one for the version.
+
+* ``{prefix}partition`` has one row for each partition of each group, with the epoch of its owner.
+* ``{prefix}position`` has the offset and the offset map of each partition, as of the last fold.
+* ``{prefix}done`` has the records completed since, each written in the transaction of its results.
+* ``{prefix}log`` tells which log a position belongs to. Older versions do not write it, and a database may lack it.
+
+Partition and position are separate because of their locks. Each record's transaction holds a shared lock on the epoch,
+and a fold must not wait for it.
 """
 
 from __future__ import annotations
@@ -24,19 +28,19 @@ __all__ = ["DEFAULT_PREFIX", "Schema", "StoreNotReady", "schema_statements"]
 
 DEFAULT_PREFIX: Final = "aioparallel_"
 _LONGEST: Final = 50
-"""Letters of a prefix: PostgreSQL cuts names after 63 bytes."""
+"""The most characters of a prefix. PostgreSQL cuts names after 63 bytes."""
 _MAKING: Final = 0x61696F70617261
-"""Of the advisory lock of who makes tables: CREATE TABLE IF NOT EXISTS fails beside another one."""
+"""Key of the advisory lock for creating tables. Concurrent CREATE TABLE IF NOT EXISTS statements fail."""
 VERSION: Final = 1
 _DIALECTS: Final[dict[str, type[Dialect]]] = {"postgresql": postgresql.dialect, "sqlite": sqlite.dialect}
 
 
 class StoreNotReady(ClientError):
-    """The tables are not there, or are of another version."""
+    """The tables do not exist, cannot be read, or have another version."""
 
 
 class Schema:
-    """The tables below one prefix. ``schema``: the database's schema they are in; None: the connection's own."""
+    """The tables with one prefix. ``schema``: the database schema they are in; None: the default of the connection."""
 
     def __init__(self, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not isinstance(cast("object", prefix), str) or not re.fullmatch(r"[A-Za-z0-9_]+", prefix):
@@ -84,7 +88,7 @@ class Schema:
         )
 
     def statements(self, dialect: str) -> list[str]:
-        """What makes the tables, as SQL: for whoever may do that. Each may be run again."""
+        """Return the SQL that creates the tables. Each statement can be run again."""
         try:
             made = _DIALECTS[dialect]()
         except KeyError:
@@ -98,7 +102,7 @@ class Schema:
         return [*tables, insert]
 
     async def create(self, engine: AsyncEngine) -> None:
-        """Make the tables that are not there."""
+        """Create the missing tables."""
         async with engine.begin() as connection:
             if engine.dialect.name == "postgresql":
                 await connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _MAKING})
@@ -107,5 +111,5 @@ class Schema:
 
 
 def schema_statements(dialect: str, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> list[str]:
-    """What makes the tables of a store, as SQL. ``dialect``: ``"postgresql"`` or ``"sqlite"``."""
+    """Return the SQL that creates the tables of a store. ``dialect``: ``"postgresql"`` or ``"sqlite"``."""
     return Schema(prefix, schema).statements(dialect)

@@ -1,4 +1,4 @@
-"""What is asked of the database about partitions and positions, for each kind of it."""
+"""The SQL statements on partitions and positions, for each supported database."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from aioparallel.records.record import TopicPartition
 __all__ = ["Found", "Log", "Owned", "Statements"]
 
 _CHUNK = 5_000
-"""Rows or values in one statement; PostgreSQL takes 32,767 parameters, SQLite as many."""
+"""The most rows or values in one statement. PostgreSQL and SQLite accept 32,767 parameters."""
 
 
 class Owned(NamedTuple):
-    """A partition as this member has taken it over."""
+    """A partition with the epoch under which this member owns it."""
 
     id: int
     epoch: int
 
 
 class Log(NamedTuple):
-    """Which log a position belongs to."""
+    """The log that a position belongs to."""
 
     record_offset: int
-    """The highest offset that the position speaks of."""
+    """The highest offset that the position covers."""
     leader_epoch: int
-    """The leader epoch of that record; -1: unknown."""
+    """The leader epoch of the record at that offset; -1: unknown."""
     topic_id: str
-    """In hexadecimal; empty: unknown."""
+    """The topic id in hexadecimal; empty: unknown."""
 
 
 class Found(NamedTuple):
-    """What is stored of a partition."""
+    """What is stored for a partition."""
 
     position: Committed | None
     done: Sequence[int]
-    """Records that are complete beside that, ascending."""
+    """Offsets of records completed since the last fold, ascending."""
     log: Log | None = None
-    """As it was written last, perhaps with an older position."""
+    """The log as it was written last. It may belong to an older position."""
 
 
 class Statements:
-    """Of one database. ``idle``: seconds that a transaction which has asked for the epoch may be left alone."""
+    """The statements of one database. ``idle``: seconds that a transaction may be idle while it locks an epoch."""
 
     def __init__(self, engine: AsyncEngine, schema: Schema, idle: float) -> None:
         self.dialect = engine.dialect.name
@@ -57,16 +57,16 @@ class Statements:
             raise ConfigurationError("SqlStore engine", self.dialect, "must be of PostgreSQL or SQLite")
         self._schema = schema
         self.has_logs = True
-        """Whether the table of logs is there: :meth:`version` looks."""
+        """Whether the table of logs exists. :meth:`version` checks that."""
         self._idle_ms = str(round(idle * 1000))
-        # Arrays as one parameter: SQLAlchemy writes a list as one for each of its elements, 3 us each.
+        # An array is one parameter. SQLAlchemy expands a list into one parameter for each element, 3 us each.
         done = engine.dialect.identifier_preparer.format_table(schema.done)
         among = "= ANY(:offsets)" if self.is_postgresql else "IN (SELECT value FROM json_each(:offsets))"
         self._delete = text(f"DELETE FROM {done} WHERE partition_id = :id AND record_offset {among}")
 
     @property
     def is_postgresql(self) -> bool:
-        """Else it is SQLite."""
+        """Whether the database is PostgreSQL; otherwise it is SQLite."""
         return self.dialect == "postgresql"
 
     # -- partitions
@@ -74,11 +74,11 @@ class Statements:
     async def take(
         self, connection: AsyncConnection, group_id: str, partitions: Collection[TopicPartition], lock: float
     ) -> dict[TopicPartition, Owned]:
-        """The next epoch of each. Waits for the transactions of their owners before, at most ``lock`` seconds."""
+        """Raise the epoch of each. Waits up to ``lock`` seconds for open transactions of the previous owners."""
         await self._bound(connection, lock)
         table = self._schema.partition
         taken: dict[TopicPartition, Owned] = {}
-        # In one order, or two members could wait for each other.
+        # All members use the same order, so they cannot deadlock.
         for part in _chunks(sorted(partitions)):
             rows = [{"group_id": group_id, "topic": topic, "number": number, "epoch": 1} for topic, number in part]
             made = (postgresql.insert if self.is_postgresql else sqlite.insert)(table).values(rows)
@@ -90,7 +90,7 @@ class Statements:
         return taken
 
     async def find(self, connection: AsyncConnection, owned: Mapping[TopicPartition, Owned]) -> dict[int, Found]:
-        """Where they stand, by id."""
+        """Return what is stored for them, by id."""
         position, done = self._schema.position, self._schema.done
         found: dict[int, Found] = {}
         for part in _chunks([one.id for one in owned.values()]):
@@ -123,7 +123,7 @@ class Statements:
     async def positions_of(
         self, connection: AsyncConnection, group_id: str, topics: Collection[str]
     ) -> set[TopicPartition]:
-        """The partitions of these topics for which the group has a position."""
+        """Return the partitions of these topics for which the group has a position."""
         partition, position = self._schema.partition, self._schema.position
         statement = (
             select(partition.c.topic, partition.c.number)
@@ -133,14 +133,14 @@ class Statements:
         return {TopicPartition(topic, number) for topic, number in await connection.execute(statement)}
 
     async def still_owned(self, connection: AsyncConnection, owned: Collection[Owned], lock: float) -> set[Owned]:
-        """Those of them that are, until the transaction ends. Waits at most ``lock`` seconds for who takes one over."""
+        """Return those still owned, locked until the transaction ends. Waits up to ``lock`` seconds for a take-over."""
         await self._bound(connection, lock)
         table = self._schema.partition
         still: set[Owned] = set()
         for part in _chunks(sorted(owned)):
             statement = select(table.c.id, table.c.epoch).where(table.c.id.in_([one.id for one in part]))
             if self.is_postgresql:
-                # In the order of those who take over, which is that of Unicode.
+                # The same order as in a take-over, which sorts by Unicode.
                 order = (table.c.topic.collate("C"), table.c.number)
                 statement = statement.order_by(*order).with_for_update(read=True)
             still |= {Owned(*row) for row in await connection.execute(statement)} & set(part)
@@ -153,7 +153,7 @@ class Statements:
         folded: Mapping[Owned, Sequence[int]],
         logs: Mapping[Owned, Log],
     ) -> None:
-        """Write positions and the logs that they belong to, and take out the rows that they say."""
+        """Write positions and their logs, and delete the rows that the positions cover."""
         places = [
             {"partition_id": one.id, "next_offset": committed.offset, "offset_map": committed.metadata}
             for one, committed in positions.items()
@@ -168,15 +168,14 @@ class Statements:
                 await connection.execute(self._delete, {"id": one.id, "offsets": self._array(chunk)})
 
     async def _put(self, connection: AsyncConnection, table: Table, rows: Sequence[Mapping[str, object]]) -> None:
-        """One row for each partition, new or in the place of what is there."""
+        """Insert or replace one row for each partition."""
         for part in _chunks(rows):
             made = (postgresql.insert if self.is_postgresql else sqlite.insert)(table).values(part)
             values = {name: made.excluded[name] for name in part[0] if name != "partition_id"}
             await connection.execute(made.on_conflict_do_update(index_elements=[table.c.partition_id], set_=values))
 
     async def _bound(self, connection: AsyncConnection, lock: float) -> None:
-        """Before anything is locked: how long that is waited for, and how long a process that is frozen then, here too,
-        may hold it."""
+        """Set how long to wait for locks, and how long a frozen process may hold them. Call it before locking."""
         if self.is_postgresql:
             await connection.execute(
                 text(
@@ -190,8 +189,8 @@ class Statements:
         return list(numbers) if self.is_postgresql else str(list(numbers))
 
     async def version(self, connection: AsyncConnection) -> int | None:
-        """Of the tables; None: they are not there. Raises what the database says where they are not, or must not be
-        read."""
+        """Return the version of the tables; None if none is stored. Raises the database's error if they do not exist or
+        cannot be read."""
         version, log = self._schema.version, self._schema.log
         found = await connection.execute(select(version.c.value).where(version.c.name == "version"))
         value = cast("int | None", found.scalar())

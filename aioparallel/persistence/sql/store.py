@@ -1,4 +1,4 @@
-"""SqlStore: what users make, and handlers with an open transaction."""
+"""SqlStore, the public class, and its handlers with an open transaction."""
 
 from __future__ import annotations
 
@@ -51,29 +51,29 @@ T = TypeVar("T")
 AnyRecord = Record[Any, Any]
 Offsets = Mapping[TopicPartition, Sequence[int]]
 _OfIt = tuple[Sequence[AnyRecord], Offsets, Mapping[TopicPartition, Taken]]
-"""Records of one transaction, and by partition their offsets and what is known of it."""
+"""The records of one transaction, and for each partition their offsets and its state."""
 SqlHandler = Callable[[T, AsyncConnection], Awaitable[object]]
 
 _FROZEN: Final = 2.0
-"""Seconds for which a process that is frozen between its last statement and COMMIT holds its partition up."""
+"""Seconds for which a process that freezes between its last statement and COMMIT blocks its partition."""
 _MAP_LIMIT: Final = 64 * 1024 * 1024
-"""Characters of an offset map: a column takes more than Kafka's metadata."""
+"""The most characters of an offset map. A column holds more than Kafka's offset metadata."""
 _FINISHING: Final = 10.0
-"""Seconds that a handler which is cancelled waits for the end of its COMMIT."""
+"""Seconds that a cancelled handler waits for the end of its COMMIT."""
 _GIVING_UP: Final = 2.0
-"""Seconds until its connection is closed then."""
+"""Seconds after that for closing its connection."""
 
 
 class SqlStore(Extension):
-    """Positions in a database, each written in the transaction of its record's results.
+    """Stores positions in a database: each record is marked complete in the transaction of its results.
 
-    A consumer has it as ``commits=store``, and runs ``store.handler(handle)`` with ``async def handle(record,
-    connection)``. One for each consumer. The tables are made by ``aioparallel store init``, or by
-    :meth:`create_tables`.
+    Pass it to a consumer as ``commits=store``, and run ``store.handler(handle)`` with ``async def handle(record,
+    connection)``. Each consumer needs its own store. ``aioparallel store init`` or :meth:`create_tables` creates the
+    tables.
 
-    ``engine``: of PostgreSQL (asyncpg) or SQLite (aiosqlite), with a pool of one connection more than handlers run at
-    once. ``prefix``: of the tables' names. ``schema``: the database schema that they are in; None: the connections'
-    own.
+    ``engine``: an AsyncEngine for PostgreSQL (asyncpg) or SQLite (aiosqlite). Its pool must have one connection more
+    than ``max_concurrency``. ``prefix``: the prefix of the table names. ``schema``: the database schema of the tables;
+    None: the default of the connections.
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
@@ -98,14 +98,14 @@ class SqlStore(Extension):
             f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip()
         )
         self._connections = Connections(self._opening, self._outages)
-        # SQLite has one writer: who waits for it there waits with a time-out, and in no order.
+        # SQLite has one writer at a time. Waiting for its lock has a timeout and no order, so writers queue here.
         self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
 
     def __repr__(self) -> str:
         return f"SqlStore({self._engine.url.render_as_string(hide_password=True)!r}, prefix={self._schema.prefix!r})"
 
     async def create_tables(self) -> None:
-        """Make the tables that are not there."""
+        """Create the missing tables."""
         await self._schema.create(self._engine)
 
     # -- the consumer's side ----------------------------------------------------------------------------
@@ -124,7 +124,7 @@ class SqlStore(Extension):
             )
 
     def _most_connections(self) -> int | None:
-        """None: as many as are asked for."""
+        """Return the limit of the pool; None: no limit."""
         pool = self._engine.pool
         if not isinstance(pool, QueuePool) or pool._max_overflow < 0:
             return None
@@ -134,18 +134,16 @@ class SqlStore(Extension):
         """Check that the tables can be read. Raises StoreNotReady."""
         where = self._engine.url.render_as_string(hide_password=True)
         try:
-            # Whoever asks has no more time, and would blame the brokers.
+            # The caller's timeout would blame the brokers, so this one ends earlier.
             async with asyncio.timeout(timeout * 0.8), self._engine.connect() as connection:
                 found = await self._statements.version(connection)
         except SQLAlchemyError as error:
             if is_away(error):
-                raise StoreNotReady(
-                    f"the database at {where} does not do what it is asked: {told_of(error)}"
-                ) from error
+                raise StoreNotReady(f"the database at {where} is unavailable: {told_of(error)}") from error
             raise StoreNotReady(
-                f"the tables of the store are not to be read at {where}: {error.__class__.__name__}: "
-                f"{getattr(error, 'orig', error)}. Make them with `aioparallel store init`, or see with its --sql what "
-                "makes them"
+                f"the tables of the store cannot be read at {where}: {error.__class__.__name__}: "
+                f"{getattr(error, 'orig', error)}. Create them with `aioparallel store init`, or print the SQL with "
+                "its --sql option"
             ) from error
         except RuntimeError as error:
             raise StoreNotReady(
@@ -168,7 +166,7 @@ class SqlStore(Extension):
             )
 
     def commit_strategy(self, group: GroupContext) -> CommitStrategy:
-        """Positions are kept in the database."""
+        """Keep positions in the database."""
         self._partitions = Partitions(
             self._engine,
             self._statements,
@@ -187,11 +185,11 @@ class SqlStore(Extension):
         await self._connections.give_back()
 
     async def close(self) -> None:
-        """Give the connections back. The user's engine stays open."""
+        """Close idle connections. The caller's engine stays open."""
         await self._connections.give_back()
 
     def problems(self) -> Sequence[Problem]:
-        """Whether the database does not answer."""
+        """Report an outage of the database."""
         return self._outages.problems()
 
     def stats(self, found: Stats) -> Stats:
@@ -201,19 +199,20 @@ class SqlStore(Extension):
     # -- handlers ---------------------------------------------------------------------------------------
 
     def handler(self, handle: SqlHandler[Any]) -> Callable[[Any], Awaitable[None]]:
-        """A handler of records, or of batches, whose transaction also says that they are complete.
+        """Make a handler of records, or of batches, that runs ``handle`` in a database transaction.
 
-        ``handle(record, connection)``: the connection is inside an open transaction, which is committed when it
-        returns and rolled back when it raises; it must not end it itself. What it returns is produced and acknowledged
-        first (at least once). With :func:`~aioparallel.batches` around it the records of a batch share the transaction.
-        Raises ConfigurationError for what is no such function.
+        ``handle(record, connection)`` gets a connection inside an open transaction. The transaction is committed when
+        ``handle`` returns and rolled back when it raises; ``handle`` must not end it. The transaction also marks the
+        records complete. Returned outputs are produced and acknowledged before the commit (at least once). Inside
+        :func:`~aioparallel.batches`, the records of a batch share one transaction. Raises ConfigurationError if
+        ``handle`` does not accept two arguments.
         """
         _check(handle)
 
         @functools.wraps(handle)
         async def handled(item: Any) -> None:
             records: Sequence[AnyRecord] = [item] if isinstance(item, Record) else list(item)
-            # Before anything is held that a fold needs: one may have to come first.
+            # This may wait for a fold, so it comes before taking a turn or connection that the fold needs.
             offsets = _by_partition(records)
             taken = await self._taken_of(offsets)
             async with self._turn:
@@ -296,11 +295,11 @@ class SqlStore(Extension):
             is_lost = await _rolled_back(transaction, error)
             if not isinstance(error, (CompleteAlready, *NO_ANSWER)):
                 raise
-            # An earlier COMMIT, or this one, may have been carried out without anybody hearing of it. Asked on another
-            # connection, and this one is given back first: all handlers may ask at once.
+            # This COMMIT or an earlier one may have succeeded without an answer. The look-up needs another connection.
+            # This one is closed first, because all handlers may look up at once.
             await connection.close()
             if not await are_done(self._opening, offsets, taken, self._outages.away):
-                if isinstance(error, OSError):  # which TimeoutError is, too; nobody else was asked
+                if isinstance(error, OSError):  # includes TimeoutError; the outage is not noted yet
                     raise self._outages.away(error) from error
                 self._raise_later(error, of_it, is_lost=is_lost)
                 raise
@@ -314,7 +313,7 @@ class SqlStore(Extension):
                 taken[partition].conflicts.pop(offset, None)
 
     def _raise_later(self, error: Exception, of_it: _OfIt, *, is_lost: bool) -> None:
-        """Raises RetryLater where the record is not to blame."""
+        """Raise an error that retries the record, unless the record caused the error."""
         records, _, taken = of_it
         if records:
             first = records[0]
@@ -331,7 +330,7 @@ class SqlStore(Extension):
     # -- outputs ----------------------------------------------------------------------------------------
 
     async def _produced(self, records: Sequence[AnyRecord], value: object) -> None:
-        """Let what was returned leave, and wait until it is acknowledged."""
+        """Produce the returned outputs, and wait until they are acknowledged."""
         outputs: list[Outgoing] = []
         if isinstance(value, Mapping):
             left = set(records)
@@ -359,8 +358,8 @@ class SqlStore(Extension):
 
 
 async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
-    """Await it to its end, for a while, whatever cancels meanwhile: a handler that has returned succeeds if its COMMIT
-    does, and one that is under way would be in doubt."""
+    """Await the end of a COMMIT despite cancellation, for some seconds. The handler has returned, so it succeeds if its
+    COMMIT does; a cancelled COMMIT would be in doubt."""
     loop = asyncio.get_running_loop()
     task = loop.create_task(finishing, name="aioparallel-commit")
     try:
@@ -378,7 +377,7 @@ async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:
 
 
 async def _until(task: asyncio.Task[None], ends: float) -> None:
-    """Wait for its end, until the event loop's clock says ``ends``, whatever cancels meanwhile."""
+    """Wait for the end of the task until ``ends`` (the event loop's time), despite cancellation."""
     loop = asyncio.get_running_loop()
     while not task.done() and (left := ends - loop.time()) > 0:
         with contextlib.suppress(asyncio.CancelledError):
@@ -386,7 +385,7 @@ async def _until(task: asyncio.Task[None], ends: float) -> None:
 
 
 async def _rolled_back(transaction: OpenTransaction, error: BaseException) -> bool:
-    """Roll it back; whether its connection was lost already, and not closed here because that could not be done."""
+    """Roll back. Returns whether the connection was lost before, so not because the rollback failed."""
     is_lost = transaction.is_lost
     await transaction.roll_back()
     if is_away(error):
@@ -406,7 +405,7 @@ def _check(handle: SqlHandler[Any]) -> None:
 
 
 def _by_partition(records: Iterable[AnyRecord]) -> dict[TopicPartition, list[int]]:
-    """Their offsets. By what they are of, which costs a fourth of making a partition's name for each."""
+    """Group offsets by partition. Grouping by source costs a fourth of making a TopicPartition for each record."""
     offsets: dict[Source, list[int]] = {}
     for record in records:
         source = record._source
@@ -414,16 +413,16 @@ def _by_partition(records: Iterable[AnyRecord]) -> dict[TopicPartition, list[int
             offsets[source].append(record.offset)
         else:
             offsets[source] = [record.offset]
-    # Each is another partition's: of one there is one session at a time, and what is run together has begun together.
+    # A partition has one source at a time, and records of a batch start together. So no two sources share one.
     return {cast("TopicPartition", source.name): of_it for source, of_it in offsets.items()}
 
 
 def _left_in(batch: Batch[AnyRecord], records: Collection[AnyRecord]) -> list[AnyRecord]:
-    """Those of a batch that are complete with its transaction."""
+    """Return the records of a batch that its transaction marks complete."""
     failed = batch._call.failures
     if behind := batch._call.blocked(failed) - failed.keys():
         raise InvalidOutput(
-            f"{len(behind)} records of the batch stand behind a failed one of their key and run again, and what was "
-            "written for them is in the same transaction: nothing of it is committed, the records run one by one"
+            f"{len(behind)} records of the batch follow a failed record of their key and run again, but their writes "
+            "are in the same transaction: it is rolled back, and the records run one by one"
         )
     return [record for place, record in enumerate(records) if place not in failed]

@@ -1,4 +1,7 @@
-"""Partitions of this member: taken over, folded, released. An :class:`~aioparallel.group.offset_stores.OffsetStore`."""
+"""Takes over, folds and releases the partitions of this member.
+
+To fold is to move completed records from rows of their own into the offset map of the position.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +26,14 @@ __all__ = ["Partitions", "Taken"]
 logger = logging.getLogger(__name__)
 
 _OF_TIME: Final = 0.8
-"""Of a time-out, for waiting for locks."""
+"""The part of a timeout that may be spent waiting for locks."""
 _GAP: Final = 200_000
-"""Offsets that are listed, at most, between a position and the rows beside it. Where logs lose what was not read, there
-may be millions, and each would be written as one that is not complete."""
+"""The most offsets between a position and the rows that are merged into it. If a log lost unread records, there may be
+millions of offsets, and each would be written as incomplete."""
 _IDS: Final = 2.0
-"""Seconds in which the cluster tells the ids of topics."""
+"""Seconds to look up topic ids in the cluster."""
 _LAG_TOOLS: Final = 1.0
-"""Seconds for telling Kafka where the group stands, which nobody here reads."""
+"""Seconds to commit offsets to Kafka. Only lag tools read them."""
 
 
 class Taken:
@@ -39,19 +42,20 @@ class Taken:
     def __init__(self, owned: Owned, *, stands: bool) -> None:
         self.owned = owned
         self.done: list[int] = []
-        """Records whose row was written, and is not folded yet."""
+        """Offsets whose row is written but not folded yet."""
         self.stands = asyncio.Event()
-        """Whether its position is in the table. Before, no record's row may be: who finds rows without a position
-        does not know what was complete below them."""
+        """Set once the position is in the table. No record's row may be written before: rows without a position do not
+        tell which records below them are complete."""
         self.conflicts: dict[int, int] = {}
-        """How often transactions of records could not go on beside others, by offset."""
+        """How often transactions of a record conflicted with others, by offset."""
         if stands:
             self.stands.set()
 
 
 class Partitions:
-    """Those that this member has. ``turn``: of who writes, where only one may. ``on_trouble(error)``: the database has
-    not done what was asked; it may have no more connections. ``on_answer()``: it has."""
+    """The partitions of this member, an :class:`~aioparallel.group.offset_stores.OffsetStore`. ``turn`` serializes
+    writers, for databases that need it. ``on_trouble(error)``: the database failed; it may be out of connections.
+    ``on_answer()``: it succeeded."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class Partitions:
         on_trouble: Callable[[Exception], Awaitable[None]],
         on_answer: Callable[[], None],
     ) -> None:
-        # Whoever takes over must see what was committed while it waited, whatever the engine's own level is.
+        # A take-over must see what was committed while it waited, whatever isolation level the engine has.
         is_plain = statements.is_postgresql
         self._engine = engine.execution_options(isolation_level="READ COMMITTED") if is_plain else engine
         self._statements = statements
@@ -77,9 +81,8 @@ class Partitions:
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed | None]:
-        """See :class:`~aioparallel.group.offset_stores.Positions`. First the epoch, which waits for the transactions of
-        the owner before and shuts out its next ones; then what is stored. Raises PositionOutsideLog where that belongs
-        to another log."""
+        """Raise the epoch, then read what is stored. The first waits for open transactions of the previous owner
+        and fences its later ones. Raises PositionOutsideLog if a position belongs to another log."""
         ends = asyncio.get_running_loop().time() + timeout
         async with self._transaction(ends, f"Taking {len(partitions)} partitions over") as connection:
             owned = await self._statements.take(connection, self._group_id, partitions, timeout * _OF_TIME)
@@ -87,7 +90,7 @@ class Partitions:
         ids = await self._topic_ids(partitions)
         stored = await self._of_these_logs({p: _Stored.of(found[one.id]) for p, one in owned.items()}, ids, ends)
         if not stored:
-            raise TimeoutError(f"nobody tells which logs {len(partitions)} positions belong to")
+            raise TimeoutError(f"the brokers do not answer which logs {len(partitions)} positions belong to")
         positions = {p: one.merged((ids or {}).get(p.topic, b"")) for p, one in stored.items()}
         folded = {
             owned[partition]: _Fold.of(position, one.done)
@@ -95,19 +98,19 @@ class Partitions:
             if (position := positions[partition]) is not None and one.done
         }
         if folded:
-            # A partition of which all is done has nothing to say later.
+            # If all records are complete already, no later commit would fold these rows.
             async with self._transaction(ends, f"Folding {len(folded)} positions", is_fold=True) as connection:
                 await self._fold(connection, folded, ends)
         for partition, position in positions.items():
             one, before = owned[partition], self.taken.get(partition)
-            if before is None or before.owned.epoch < one.epoch:  # else it went, and was taken over again meanwhile
+            if before is None or before.owned.epoch < one.epoch:  # else it was released and taken over again since
                 self.taken[partition] = Taken(one, stands=position is not None)
         return positions
 
     @contextlib.asynccontextmanager
     async def _transaction(self, ends: float, what: str, *, is_fold: bool = False) -> AsyncIterator[AsyncConnection]:
-        """One on a connection of its own, until the event loop's clock says ``ends``. Raises TimeoutError where the
-        database does not do what it is asked."""
+        """Open a transaction on its own connection, which must end by ``ends`` (the event loop's time). Raises
+        TimeoutError if the database fails."""
         try:
             async with asyncio.timeout_at(ends), self._turn, self._engine.begin() as connection:
                 yield connection
@@ -123,7 +126,7 @@ class Partitions:
         self._on_answer()
 
     async def _topic_ids(self, partitions: Collection[TopicPartition]) -> Mapping[str, bytes] | None:
-        """Those that brokers have. None: nobody answers."""
+        """Return the topic ids, or None if no broker answers."""
         try:
             return await self._client.topic_ids({partition.topic for partition in partitions}, _IDS)
         except TimeoutError:
@@ -132,10 +135,10 @@ class Partitions:
     async def _of_these_logs(
         self, stored: Mapping[TopicPartition, _Stored], ids: Mapping[str, bytes] | None, ends: float
     ) -> dict[TopicPartition, _Stored]:
-        """Those whose positions belong to the logs that are there; without those of which that is not decided yet.
+        """Return the positions that belong to the current logs, without those that are still undecided.
 
-        Whoever opens a partition compares the leader epoch that its position has. Rows beside a position have none,
-        and leave it without: so it is compared here.
+        The leader epoch of a position is checked when its partition is opened. Rows have no leader epoch, so merging
+        them removes it from the position. Therefore it is checked here.
         """
         logs = {partition: one.log for partition, one in stored.items() if one.log is not None}
         undecided = set()
@@ -159,7 +162,7 @@ class Partitions:
             return {}
 
     async def _fold(self, connection: AsyncConnection, folded: Mapping[Owned, _Fold], ends: float) -> set[Owned]:
-        """Write those that are still this member's, and return them."""
+        """Write the partitions that this member still owns, and return them."""
         outages = max(0.0, ends - asyncio.get_running_loop().time()) * _OF_TIME
         still = await self._statements.still_owned(connection, folded.keys(), outages)
         kept = {one: fold for one, fold in folded.items() if one in still}
@@ -172,7 +175,7 @@ class Partitions:
         return still
 
     async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.offset_stores.Positions`."""
+        """Return the partitions that have a position."""
         topics = {partition.topic for partition in partitions}
         ends = asyncio.get_running_loop().time() + timeout
         async with self._transaction(ends, "Looking for positions") as connection:
@@ -180,13 +183,13 @@ class Partitions:
         return found.intersection(partitions)
 
     def release(self, partition: TopicPartition) -> None:
-        """See :class:`~aioparallel.group.offset_stores.Positions`."""
+        """Forget a partition that this member no longer owns."""
         self.taken.pop(partition, None)
 
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """See :class:`~aioparallel.group.offset_stores.OffsetStore`: fold what the ledgers say into the positions."""
+        """Write the positions and delete the rows that they cover."""
         ends = asyncio.get_running_loop().time() + timeout
         mine = {partition: self.taken[partition] for partition in positions if partition in self.taken}
         results: dict[TopicPartition, CommitFault | None] = dict.fromkeys(positions, CommitFault.FENCED)
@@ -203,29 +206,29 @@ class Partitions:
             one.stands.set()
             results[partition] = None
         if len(kept) < len(positions):
-            # Somebody has taken them over, and the group does not know yet, or took us for dead for a moment.
+            # Another member has taken them over. The group does not know yet, or it removed this member for a moment.
             self._client.fenced(generation)
         await self._tell_group({partition: positions[partition] for partition in kept}, generation)
         return results
 
     async def _tell_group(self, positions: Mapping[TopicPartition, Committed], generation: Generation) -> None:
-        """For tools that show lag; nobody here reads it, so nothing follows from its answer."""
+        """Commit plain offsets to Kafka for lag tools. Nothing here reads them, so the answer is ignored."""
         if positions:
             plain = {partition: committed._replace(metadata="") for partition, committed in positions.items()}
             await self._client.commit(plain, generation, _LAG_TOOLS)
 
 
 class _Fold(NamedTuple):
-    """What is written of one partition."""
+    """What is written for one partition."""
 
     position: Committed
     done: Sequence[int]
-    """Records with a row, which the position says are complete."""
+    """Offsets with a row that the position marks as complete."""
     log: Log
 
     @classmethod
     def of(cls, position: Committed, done: Sequence[int]) -> _Fold:
-        """Of records with a row, and this position."""
+        """Make the fold of this position. ``done``: offsets that have a row."""
         said = decode_offset_map(*position[:2])
         is_complete = said.looker()
         log = Log(_highest(position, said), position.leader_epoch, position.topic_id.hex())
@@ -233,19 +236,19 @@ class _Fold(NamedTuple):
 
 
 class _Stored(NamedTuple):
-    """What was found of one partition."""
+    """What is stored for one partition."""
 
     position: Committed | None
     said: OffsetMap | None
-    """What the position says; None: it cannot be read, or there is none."""
+    """The decoded offset map; None if there is none or it cannot be decoded."""
     done: Sequence[int]
-    """Records that are complete beside that, ascending."""
+    """Offsets with a row, ascending."""
     log: Log | None
-    """None: unknown, also where a version that tells no logs has moved the position since."""
+    """None if unknown, or if a version that stores no log has moved the position since."""
 
     @classmethod
     def of(cls, found: Found) -> _Stored:
-        """Without rows and log where the position cannot be read: whoever opens the partition tells that."""
+        """Drop rows and log if the map cannot be decoded. Opening the partition reports that error."""
         position, done, log = found
         if position is None:
             return cls(None, None, done, None)
@@ -258,8 +261,8 @@ class _Stored(NamedTuple):
         return cls(position._replace(leader_epoch=log.leader_epoch), said, done, log)
 
     def merged(self, topic_id: bytes) -> Committed | None:
-        """Position and rows as one position; without those rows that are far above the others. Their records run again,
-        and are found to be complete."""
+        """Return position and rows as one position, without rows that are far above it. Their records run again and are
+        then found to be complete."""
         if self.position is None:
             return None
         position, said = self.position._replace(topic_id=topic_id), self.said
@@ -275,10 +278,10 @@ class _Stored(NamedTuple):
         incompletes += [offset for offset in range(said.highest_succeeded + 1, highest + 1) if offset not in done]
         first = incompletes[0] if incompletes else highest + 1
         text = encode_offset_map(first, highest, incompletes, limit=None) if first <= highest else ""
-        # No row tells the epoch of its record.
+        # Rows do not store the leader epoch of their record.
         return Committed(first, text, position.leader_epoch if highest <= known else UNKNOWN, topic_id)
 
 
 def _highest(position: Committed, said: OffsetMap) -> int:
-    """The highest offset that both speak of."""
+    """The highest offset that the position or its map covers."""
     return max(position.offset - 1, said.highest_succeeded)

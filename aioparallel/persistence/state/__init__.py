@@ -1,14 +1,13 @@
-"""State of each key, in memory, that survives: with the topic as its home.
+"""A value for each key, kept in memory and saved in two compacted topics.
 
 ::
 
-    view.py         of one session: what handlers see, what is complete      table.py    the values by key
-    keyed_state.py  the extension: restored, saved with commits, snapshots now and then
-    restores.py     partitions on their way, and the increments that they begin with
-    restoring.py    the state at a committed position: a full snapshot, and the records behind it
-    writing.py      full snapshots, written
-    topics.py       the two topics: what they must be, and how increments are found
-    increments.py   what is written with each commit      pieces.py     what a full snapshot is made of
+    keyed_state.py  the extension: restores, saves with commits, writes full snapshots
+    view.py         the state of one assignment       table.py        the values by key
+    restores.py     all restores of one member        restoring.py    one restore: a full snapshot, then a replay
+    topics.py       checks and reads the two topics   writing.py      writes a full snapshot
+    increments.py   the format of increments          pieces.py       the format of full snapshots
+    unapplied.py    the complete offsets that are not in the state
 """
 
 from aioparallel.config.state import State

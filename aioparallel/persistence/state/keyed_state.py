@@ -1,4 +1,4 @@
-"""The extension that keeps a state for each key: restored before the first record, saved with commits."""
+"""The extension behind ``State``: restores the state before the first record, and saves it with commits."""
 
 from __future__ import annotations
 
@@ -34,29 +34,29 @@ __all__ = ["KeyedState"]
 logger = logging.getLogger(__name__)
 
 _MADE_AT_ONCE: Final = 20
-"""Increments that are made in one turn of the event loop."""
-_LOOK: Final = 0.5
-"""Seconds between two looks at which full snapshots are due."""
+"""Increments that are encoded in one turn of the event loop."""
+_SNAPSHOT_INTERVAL: Final = 0.5
+"""Seconds between two checks for full snapshots that are due."""
 _FINISHING: Final = 10.0
 """Seconds for full snapshots that are due when the run ends."""
-_REST: Final = 30.0
-"""Seconds until one that could not be written is tried again."""
+_RETRY_DELAY: Final = 30.0
+"""Seconds until a full snapshot that could not be written is tried again."""
 _SMALLEST_PIECE: Final = 1024
-"""Bytes of offsets in one record of increments, or of entries in one of full snapshots, whatever its topic takes."""
-_TOLD: Final = 10
-"""Partitions that are told of one by one."""
+"""Bytes of offsets or of entries in one record, at least. Smaller records are not tried."""
+_REPORTED: Final = 10
+"""Partitions that are reported one by one."""
 
 _LAST_SNAPSHOT: Final = 0.1
-"""Seconds for pieces of a full snapshot that are on their way at the end. No increment names it yet."""
+"""Seconds for unacknowledged pieces of a full snapshot at the end. No increment names that snapshot yet."""
 
 _Write = asyncio.Future[ProduceFailed | None]
 
 
 class KeyedState(Extension):
-    """Keeps what ``State`` describes.
+    """Keeps the state that ``State`` describes.
 
-    With ``Transactions`` increments are written in the transaction of their positions, else before the commit. Full
-    snapshots are written at any time, outside of transactions.
+    With ``Transactions``, an increment is part of the transaction that commits its position. Otherwise it is written
+    before the commit. Full snapshots are written at any time, outside transactions.
     """
 
     _topics: StateTopics
@@ -67,24 +67,24 @@ class KeyedState(Extension):
         self._policy = policy
         self._is_transactional = False
         self._views: dict[TopicPartition, StateView] = {}
-        self._writes: dict[TopicPartition, _Write] = {}  # increments without an answer yet
-        self._unsaved: dict[TopicPartition, str] = {}  # and why
-        self._unwritten: dict[TopicPartition, str] = {}  # full snapshots, and why
-        self._rests: dict[TopicPartition, float] = {}  # until when no full snapshot is tried
-        self._largest = LARGEST_PIECE  # bytes of offsets in one record of increments
-        self._piece = PIECE_BYTES  # bytes of a full snapshot in one record
-        self._longest = 0  # bytes of a record that was made with it
-        self._refused_largest = 0  # with which increments were refused for their size
+        self._writes: dict[TopicPartition, _Write] = {}  # unacknowledged increments
+        self._unsaved: dict[TopicPartition, str] = {}  # why the increment is not written
+        self._unwritten: dict[TopicPartition, str] = {}  # why the full snapshot is not written
+        self._retry_at: dict[TopicPartition, float] = {}  # no full snapshot is tried before this time
+        self._largest = LARGEST_PIECE  # bytes of offsets in one record of an increment
+        self._piece = PIECE_BYTES  # bytes of entries in one record of a full snapshot
+        self._longest = 0  # bytes of the longest record that was encoded with _largest
+        self._refused_largest = 0  # the _largest with which an increment was too large
         self._writing = asyncio.Lock()
-        self._written = 0
+        self._written = 0  # full snapshots
 
     # -- the consumer -----------------------------------------------------------------------------------
 
     def attach(self, consumer: ConsumerContext) -> None:
-        """Find the topics and the producer."""
+        """Choose the topics and the producer. Raises ConfigurationError."""
         producer = consumer.plain_producer()
         if producer is None:
-            raise ConfigurationError("producer", None, "state needs one beside a client of your own: producer=...")
+            raise ConfigurationError("producer", None, "state needs one if the client is your own: producer=...")
         self._producer = producer
         self._is_transactional = isinstance(consumer.options.commits, Transactions)
         names = TopicNames.of(self._policy, consumer.group_id)
@@ -92,7 +92,7 @@ class KeyedState(Extension):
         self._restores = Restores(self._topics, consumer.options, self._views.get)
 
     def topics(self) -> Mapping[str, str]:
-        """Those of increments and of full snapshots."""
+        """Returns the topics of increments and of full snapshots."""
         return dict.fromkeys(self._topics.names, "State topic")
 
     async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
@@ -100,7 +100,7 @@ class KeyedState(Extension):
         await self._topics.check(partitions, timeout)
 
     async def close(self) -> None:
-        """Stop restoring, and the producer that writes outside of transactions."""
+        """Stop restoring, and stop the producer that writes outside transactions."""
         await self._restores.close()
         if self._is_transactional:
             await self._producer.stop(_LAST_SNAPSHOT)
@@ -108,7 +108,7 @@ class KeyedState(Extension):
     # -- attempts ---------------------------------------------------------------------------------------
 
     def before_attempt(self, record: Record[Any, Any]) -> None:
-        """Make the value after this record. Raises RecordWithoutKey, StateFailed."""
+        """Compute the value after this record. Raises RecordWithoutKey, StateFailed."""
         for state in cast("Session", record._source).partition_states:
             if isinstance(state, StateView):
                 state.begin(record)
@@ -116,7 +116,7 @@ class KeyedState(Extension):
     # -- restoring --------------------------------------------------------------------------------------
 
     def assigned(self, session: Session) -> StateView:
-        """Make an empty view, which is restored next."""
+        """Returns an empty view, which is restored next."""
         self._forget(session.partition)
         view = self._views[session.partition] = StateView(
             self._policy, session, steady_time, keeps_lanes=self._is_transactional
@@ -126,13 +126,13 @@ class KeyedState(Extension):
     async def restore(
         self, positions: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
-        """Restore the views. Each partition is ready by itself."""
+        """Restore the views. Returns the partitions that are ready."""
         return await self._restores.restore(positions, timeout)
 
     # -- saving -----------------------------------------------------------------------------------------
 
     def commit_outputs(self, partition: TopicPartition, committed: Committed) -> Sequence[Outgoing]:
-        """Return the records of an increment."""
+        """Returns the records of an increment, the increment itself last."""
         view = self._views.get(partition)
         if view is None or not view.is_restored:
             return ()
@@ -156,16 +156,18 @@ class KeyedState(Extension):
         return [Outgoing(topic, value, key, partition=number) for key, value in made]
 
     def commit_outputs_too_large(self) -> None:
-        """Make smaller pieces from now on. If another part of the increment is too large, that does not help, and
-        health says so."""
+        """Encode smaller pieces from now on.
+
+        This does not help if another part of the increment is too large. Health reports that.
+        """
         self._refused_largest = self._largest
 
     async def before_commit(
         self, positions: Mapping[TopicPartition, Committed], timeout: float
     ) -> Mapping[TopicPartition, CommitFault]:
-        """Write increments, unless they go with a transaction.
+        """Write increments, unless they are part of a transaction.
 
-        At most one write of each partition is on its way: the next call waits for one without an answer.
+        A partition has at most one unacknowledged write. The next call waits for it.
         """
         return {} if self._is_transactional else await self._save(positions, timeout)
 
@@ -182,7 +184,7 @@ class KeyedState(Extension):
                     writes[partition] = self._writes[partition] = self._write(partition, outputs)
                 if not count % _MADE_AT_ONCE:
                     await asyncio.sleep(0)
-        # Who has waited since before holds up nobody.
+        # Writes of earlier calls do not delay those of this one.
         if writes:
             await asyncio.wait(writes.values(), timeout=max(0.0, ends - asyncio.get_running_loop().time()))
         elif before:
@@ -195,7 +197,7 @@ class KeyedState(Extension):
             elif write is None or not write.done():
                 unsaved[partition] = CommitFault.RETRIABLE
                 if write is not None or partition in self._writes:
-                    self._not_saved(partition, "it does not answer")
+                    self._not_saved(partition, "the write is not acknowledged")
             elif (failure := write.result()) is not None:
                 unsaved[partition] = self._refused(partition, failure)
             else:
@@ -219,7 +221,7 @@ class KeyedState(Extension):
                 written.set_result(result if isinstance(result, ProduceFailed) else None)
 
         def parts_delivered(result: Sequence[Produced] | ProduceFailed) -> None:
-            # The increment itself comes when all that it speaks of stands there.
+            # The increment is sent when its parts are stored.
             if isinstance(result, ProduceFailed):
                 delivered(result)
             else:
@@ -232,12 +234,12 @@ class KeyedState(Extension):
         return written
 
     def _not_saved(self, partition: TopicPartition, reason: str) -> None:
-        """Told once, until it is saved again; health says it as long."""
+        """Log a reason once, and report it in health until the partition is saved."""
         if partition not in self._views:
             return
         if self._unsaved.get(partition) != reason:
             logger.warning(
-                "%s: the increment of its state is not written to %s, so nothing is committed: %s",
+                "%s: the increment of its state is not written to %s, so its offsets are not committed: %s",
                 partition,
                 self._topics.names.increments,
                 reason,
@@ -250,19 +252,19 @@ class KeyedState(Extension):
     async def work(self) -> None:
         """Write full snapshots that are due, one after the other."""
         while True:
-            await asyncio.sleep(_LOOK)
+            await asyncio.sleep(_SNAPSHOT_INTERVAL)
             await self._write_due()
 
     async def _write_due(self) -> None:
         for view in [*self._views.values()]:
             partition = view.session.partition
             async with self._writing:
-                rests = asyncio.get_running_loop().time() < self._rests.get(partition, 0.0)
-                if self._views.get(partition) is view and not rests and view.is_due():
+                waits = asyncio.get_running_loop().time() < self._retry_at.get(partition, 0.0)
+                if self._views.get(partition) is view and not waits and view.is_due():
                     await self._snapshot(view)
 
     async def finish(self) -> None:
-        """Write full snapshots that are due, so that runs of a few minutes a day write some as well."""
+        """Write full snapshots that are due, so that short daily runs write some as well."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FINISHING):
                 await self._write_due()
@@ -275,17 +277,17 @@ class KeyedState(Extension):
             named = await write_snapshot(
                 self._producer, topic, self._topics.group_id, partition, taken, self._policy, self._piece
             )
-        except Exception as error:  # whatever a client, or a key, has raised: the others go on
+        except Exception as error:  # raised by a client or for a key: other partitions continue
             view.not_written()
             if isinstance(error, ProduceFailed) and error.too_large and self._piece > _SMALLEST_PIECE:
-                self._piece //= 2  # as large as the topic takes
+                self._piece //= 2  # until the topic accepts them
             else:
-                self._rests[partition] = loop.time() + _REST
+                self._retry_at[partition] = loop.time() + _RETRY_DELAY
             if self._views.get(partition) is not view:
                 return
             self._unwritten[partition] = str(error) or repr(error)
             logger.warning(
-                "%s: a full snapshot of its state is not written to %s: %s; it is tried again",
+                "%s: a full snapshot of its state is not written to %s: %s; the write is repeated",
                 partition,
                 topic,
                 str(error) or repr(error),
@@ -299,7 +301,7 @@ class KeyedState(Extension):
         self._written += 1
         self._unwritten.pop(partition, None)
         logger.info(
-            "%s: a full snapshot of its state is written: %d keys in %d pieces, %.1f s",
+            "%s: wrote a full snapshot of its state: %d keys in %d pieces, %.1f s",
             partition,
             named.keys,
             named.pieces,
@@ -318,21 +320,21 @@ class KeyedState(Extension):
         self._restores.release(partition)
         self._unsaved.pop(partition, None)
         self._unwritten.pop(partition, None)
-        self._rests.pop(partition, None)
+        self._retry_at.pop(partition, None)
 
     # -- showing ----------------------------------------------------------------------------------------
 
     def values(self, partition: TopicPartition) -> dict[bytes, Any] | None:
-        """A copy of all values of a partition, by key; None where it is not here, or not restored."""
+        """Returns a copy of a partition's values by key; None if it is not assigned or not restored."""
         view = self._views.get(partition)
         return dict(view.table.items()) if view is not None and view.is_restored else None
 
     def stats(self, found: Stats) -> Stats:
-        """Add those of the state."""
+        """Add the statistics of the state."""
         return replace(found, state=self.statistics())
 
     def statistics(self) -> StateStats:
-        """What is kept and restored."""
+        """Returns the statistics of the restored partitions and of the restores."""
         views = [view for view in self._views.values() if view.is_restored]
         return StateStats(
             keys=sum(view.table.count for view in views),
@@ -344,9 +346,9 @@ class KeyedState(Extension):
         )
 
     def problems(self) -> Sequence[Problem]:
-        """What is not restored, and not saved."""
-        told = [
-            (self._unsaved, f"is not saved in {self._topics.names.increments}, so nothing is committed"),
+        """Returns what is not restored, and what is not saved."""
+        unsaved = [
+            (self._unsaved, f"is not saved in {self._topics.names.increments}, so its offsets are not committed"),
             (self._unwritten, f"has no new full snapshot in {self._topics.names.snapshots}"),
         ]
         found: list[Problem] = []
@@ -355,11 +357,11 @@ class KeyedState(Extension):
             more = f" (and {len(waits) - 1} more partitions)" if len(waits) > 1 else ""
             text = f"{partition}: its state is not restored yet{more}: {trouble}"
             found.append(Problem(ProblemKind.STATE_WAITS, text))
-        for partitions, what in told:
+        for partitions, what in unsaved:
             found += [
                 Problem(ProblemKind.STATE_UNSAVED, f"{partition}: its state {what}: {reason}")
-                for partition, reason in itertools.islice(partitions.items(), _TOLD)
+                for partition, reason in itertools.islice(partitions.items(), _REPORTED)
             ]
-            if len(partitions) > _TOLD:
-                found.append(Problem(ProblemKind.STATE_UNSAVED, f"and {len(partitions) - _TOLD} more partitions"))
+            if len(partitions) > _REPORTED:
+                found.append(Problem(ProblemKind.STATE_UNSAVED, f"and {len(partitions) - _REPORTED} more partitions"))
         return found

@@ -1,4 +1,4 @@
-"""Partitions whose state is being restored: each by itself, their increments looked up together."""
+"""Restores the state of several partitions: each in its own task, with one search for all their increments."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ __all__ = ["Restores"]
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 4
-"""Partitions that are restored beside each other."""
-_MOMENT: Final = 2.0
-"""Seconds without a step after which another one may begin."""
+"""Partitions that are restored concurrently."""
+_STALLED_AFTER: Final = 2.0
+"""Seconds without progress after which a restore no longer counts as one of these."""
 _PAUSE: Final = 1.0
-"""Seconds until a restore without an answer is tried again."""
+"""Seconds until a restore is tried again."""
 _IDLE_TIMEOUT: Final = 0.5
 _LONGEST_IDLE_TIMEOUT: Final = 20.0
-"""Seconds that a look for increments waits for those that it cannot see: short at first, that they hold up no others;
-then twice as long each time, so that each look sees more than the one before on a machine however busy."""
-_TELL: Final = 5.0
-"""Seconds between two lines about restores that go on."""
+"""Seconds that a search for increments waits for data. The first time-out is short, so that partitions without data do
+not delay others. It doubles with each search, so that a slow machine finds more each time."""
+_PROGRESS_INTERVAL: Final = 5.0
+"""Seconds between two log lines about the progress."""
 _REQUEST: Final = 10.0
 
 
 class Restores:
-    """Of one member. ``view_of(partition)``: whose state it is to be now."""
+    """The restores of one member. ``view_of(partition)`` returns the current view, or None if it was released."""
 
     def __init__(
         self, topics: StateTopics, options: Options, view_of: Callable[[TopicPartition], StateView | None]
@@ -48,22 +48,22 @@ class Restores:
         self._options = options
         self._view_of = view_of
         self._restores: dict[TopicPartition, _Restore] = {}
-        self._looking: set[asyncio.Task[None]] = set()
-        self._room = asyncio.Semaphore(_AT_ONCE)
+        self._searches: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(_AT_ONCE)
         self._progress: asyncio.Task[None] | None = None
         self.restored = 0
-        """Partitions, so far."""
+        """Partitions restored so far."""
         self.replayed = 0
-        """Records that were read again for that."""
+        """Records that were replayed for them."""
 
     def release(self, partition: TopicPartition) -> None:
-        """Nobody waits for it any more."""
+        """Cancel the restore of this partition."""
         if (restore := self._restores.pop(partition, None)) is not None:
             restore.task.cancel()
 
     async def close(self) -> None:
-        """Nobody waits for anything any more."""
-        tasks = [*self._looking, *[restore.task for restore in self._restores.values()]]
+        """Cancel all restores."""
+        tasks = [*self._searches, *[restore.task for restore in self._restores.values()]]
         if self._progress is not None:
             tasks.append(self._progress)
         for task in tasks:
@@ -72,16 +72,19 @@ class Restores:
             await asyncio.wait(tasks)
 
     def troubles(self) -> Mapping[TopicPartition, str]:
-        """What those wait for that do not get on."""
+        """Returns why restores wait, by partition."""
         waiting = {partition: one.trouble for partition, one in self._restores.items() if not one.is_ready}
         return {partition: trouble for partition, trouble in waiting.items() if trouble}
 
     async def restore(
         self, found: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
-        """Restore these partitions. Returns those that are ready within ``timeout`` seconds."""
-        asked: dict[TopicPartition, _Restore] = {}
-        begun: list[_Restore] = []
+        """Restore these partitions. Returns those that are ready when one of them ends, or after ``timeout`` seconds.
+
+        Restores go on afterwards; the next call waits for them. Raises what a restore raised.
+        """
+        requested: dict[TopicPartition, _Restore] = {}
+        started: list[_Restore] = []
         for partition, committed in found.items():
             if (view := self._view_of(partition)) is None:
                 continue
@@ -90,17 +93,17 @@ class Restores:
                 if restore is not None:
                     restore.task.cancel()
                 restore = self._restores[partition] = _Restore(self, view, committed)
-                begun.append(restore)
-            asked[partition] = restore
-        self._look_up(begun)
+                started.append(restore)
+            requested[partition] = restore
+        self._look_up(started)
         self._tell_progress()
-        left = [restore.task for restore in asked.values() if not restore.is_ready]
+        left = [restore.task for restore in requested.values() if not restore.is_ready]
         if left:
             await asyncio.wait(left, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
-        for restore in asked.values():
+        for restore in requested.values():
             if restore.task.done() and not restore.task.cancelled() and (error := restore.task.exception()):
                 raise error
-        return [partition for partition, restore in asked.items() if restore.is_ready]
+        return [partition for partition, restore in requested.items() if restore.is_ready]
 
     async def _restore(self, restore: _Restore) -> None:
         view, committed = restore.view, restore.committed
@@ -109,7 +112,7 @@ class Restores:
         increment = None if committed is None else await restore.increment
         for attempt in itertools.count(1):
             try:
-                async with _Place(self._room, restore):
+                async with _Slot(self._slots, restore):
                     await self._topics.check_partitions([partition], _REQUEST)
                     if committed is None:
                         found = Restored(Table(), None, (), (), 0)
@@ -122,7 +125,7 @@ class Restores:
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
                     raise
-                restore.trouble = _told(error, str(partition), attempt)
+                restore.trouble = _log_retry(error, str(partition), attempt)
                 await asyncio.sleep(_PAUSE)
             else:
                 break
@@ -132,7 +135,7 @@ class Restores:
         self.restored += 1
         self.replayed += found.replayed
         logger.info(
-            "%s: the state of %d keys is restored (%d records read again, %.1f s)",
+            "%s: restored the state of %d keys (%d records replayed, %.1f s)",
             partition,
             found.table.count,
             found.replayed,
@@ -140,16 +143,16 @@ class Restores:
             extra={"action": "state_restored", "count": found.table.count, "replayed": found.replayed},
         )
 
-    # -- the last increments of several partitions, in one look -----------------------------------------
+    # -- the last increments of several partitions, in one search ---------------------------------------
 
     def _look_up(self, restores: Sequence[_Restore]) -> None:
         if wanted := [restore for restore in restores if restore.committed is not None]:
             task = asyncio.get_running_loop().create_task(self._increments(wanted), name="aioparallel-increments")
-            self._looking.add(task)
-            task.add_done_callback(self._looking.discard)
+            self._searches.add(task)
+            task.add_done_callback(self._searches.discard)
 
     async def _increments(self, restores: Sequence[_Restore]) -> None:
-        """Tell each what is found, or why nothing can be."""
+        """Give each restore its increment, or the error of the search."""
         try:
             await self._look_for(restores)
         except Exception as error:
@@ -168,7 +171,7 @@ class Restores:
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
                     raise
-                trouble = _told(error, f"{len(left)} partitions", attempt)
+                trouble = _log_retry(error, f"{len(left)} partitions", attempt)
                 for one in left.values():
                     one.trouble = trouble
                 await asyncio.sleep(_PAUSE)
@@ -180,8 +183,8 @@ class Restores:
                     one.found(self._readable(partition, one, found[partition]))
                 else:
                     one.trouble = (
-                        f"its increments in {self._topics.names.increments} cannot all be seen: a transaction is open "
-                        "before the last ones, or their broker does not answer"
+                        f"its increments in {self._topics.names.increments} cannot be read to the end: a transaction "
+                        "is open before the last ones, or their broker does not answer"
                     )
             idle_timeout = min(_LONGEST_IDLE_TIMEOUT, 2 * idle_timeout)
 
@@ -200,8 +203,8 @@ class Restores:
         committed = restore.committed
         if found is not None and committed is not None and found.position.offset < committed.offset:
             logger.warning(
-                "%s: the last increment of its state is of offset %d, and %d is committed: the state is made of all "
-                "records before that, also of those that were left out",
+                "%s: the last increment of its state is of offset %d, and the committed offset is %d: the state is "
+                "made of all records before that, also of those that were dead-lettered or skipped",
                 partition,
                 found.position.offset,
                 committed.offset,
@@ -215,12 +218,12 @@ class Restores:
 
     async def _progress_lines(self) -> None:
         while True:
-            await asyncio.sleep(_TELL)
+            await asyncio.sleep(_PROGRESS_INTERVAL)
             parts = self.parts()
             if not parts:
                 break
             logger.info(
-                "restoring the state: %d partitions are ready, %d are not, the farthest of them at %.0f %%",
+                "restoring the state: %d partitions are ready, %d are not; the most advanced of them is at %.0f %%",
                 len(self._restores) - len(parts),
                 len(parts),
                 100 * max(parts.values()),
@@ -229,12 +232,12 @@ class Restores:
         self._progress = None
 
     def parts(self) -> dict[TopicPartition, float]:
-        """Those that are not ready, and how much of what is to be read was, 0 to 1."""
+        """Returns the progress of restores that are not ready, 0 to 1."""
         return {partition: restore.part for partition, restore in self._restores.items() if not restore.is_ready}
 
 
 class _Restore:
-    """One partition's, on its way."""
+    """The restore of one partition."""
 
     def __init__(self, restores: Restores, view: StateView, committed: Committed | None) -> None:
         self.view = view
@@ -246,51 +249,53 @@ class _Restore:
         self.task.add_done_callback(_retrieve)
 
     def found(self, increment: Increment | None) -> None:
-        """The last increment of it, or none."""
+        """Pass on the last increment, or None."""
         self.trouble = ""
-        if not self.increment.done():  # nobody waits any more
+        if not self.increment.done():  # else the restore was cancelled
             self.increment.set_result(increment)
 
     def fail(self, error: Exception) -> None:
-        """It cannot be told."""
+        """Pass on the error of the search."""
         if not self.increment.done():
             self.increment.set_exception(error)
 
     @property
     def is_ready(self) -> bool:
-        """Whether its state is there."""
+        """Whether the state is restored."""
         return self.view.is_restored and self.task.done()
 
     @property
     def steps(self) -> object:
-        """Another one whenever something has come."""
+        """A value that changes with each progress."""
         return None if self.restoring is None else self.restoring.steps
 
     @property
     def part(self) -> float:
-        """How much of what is to be read was read, 0 to 1."""
+        """The progress, 0 to 1."""
         return 0.0 if self.restoring is None else self.restoring.part
 
 
-class _Place:
-    """One of the places for what is restored beside each other, for one attempt, while that gets on: who waits for an
-    answer holds up nobody. An async context manager."""
+class _Slot:
+    """A semaphore slot for one attempt. A restore without progress releases it early, so that it delays no other.
 
-    def __init__(self, room: asyncio.Semaphore, restore: _Restore) -> None:
-        self._room = room
+    An async context manager.
+    """
+
+    def __init__(self, slots: asyncio.Semaphore, restore: _Restore) -> None:
+        self._slots = slots
         self._restore = restore
         self._steps: object = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> None:
-        await self._room.acquire()
+        await self._slots.acquire()
         self._wait()
 
     def _wait(self) -> None:
         self._steps = self._restore.steps
-        self._timer = asyncio.get_running_loop().call_later(_MOMENT, self._look)
+        self._timer = asyncio.get_running_loop().call_later(_STALLED_AFTER, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._restore.steps == self._steps:
             self._leave()
         else:
@@ -300,7 +305,7 @@ class _Place:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-            self._room.release()
+            self._slots.release()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -309,25 +314,29 @@ class _Place:
 
 
 def _is_older(generation: Generation, increment: Increment) -> bool:
-    """The group was deleted, and then given a position: it counts its generations anew. Or this is a former owner."""
+    """Whether the increment is of a later generation than this member's.
+
+    Either the group was deleted and then given a position, so its generations start again, or this member is a former
+    owner.
+    """
     return generation.id < max(increment.generation, increment.last_generation)
 
 
 def _may_pass(error: Exception) -> bool:
-    """Whether waiting may mend it."""
+    """Whether a retry may succeed."""
     return type(error) in (TimeoutError, ClientError, BrokerUnreachable)
 
 
-def _told(error: Exception, what: str, attempt: int) -> str:
-    """Log that it is tried again, and say why."""
-    told = str(error) or "no answer"
+def _log_retry(error: Exception, what: str, attempt: int) -> str:
+    """Log a failed attempt. Returns its reason."""
+    reason = str(error) or "no answer"
     logger.warning(
-        "%s: the state is not restored yet (try %d): %s", what, attempt, told, extra={"action": "state_retry"}
+        "%s: the state is not restored yet (try %d): %s", what, attempt, reason, extra={"action": "state_retry"}
     )
-    return told
+    return reason
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:
-    """Its error is raised by whoever asks next; where nobody does, nobody is told."""
+    # The next call of restore() raises the error. Without such a call, asyncio would log it as never retrieved.
     if not task.cancelled():
         task.exception()

@@ -1,11 +1,13 @@
-"""The state at a committed position: a full snapshot that says nothing beyond it, and the records behind that, again.
+"""Restores the state at a committed position: reads a full snapshot and replays the records after it.
+
+The snapshot contains no record that is not committed. ``x`` marks the records that are replayed: they are complete at
+the committed position and not in the snapshot. Handlers run for all other records.
 
 ::
 
     log         ......................................................................
-    snapshot    |##########| base of the snapshot, and its offset map
-    read again             |..xx..x...xxx| base of the commit, and its offset map: what is x was complete, and is not in
-    handlers                                       the snapshot; all else runs
+    snapshot    |##########|  base offset and offset map of the snapshot
+    replay                 |..xx..x...xxx|  base offset and offset map of the commit
 """
 
 from __future__ import annotations
@@ -44,17 +46,17 @@ __all__ = ["Restoring"]
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 500
-"""Values that are loaded in one turn of the event loop, about a millisecond's worth."""
+"""Values that are loaded in one turn of the event loop: about a millisecond."""
 _REQUEST: Final = 10.0
-"""Seconds for a question about a log."""
+"""Seconds for a request about a log."""
 
 
 class _Unusable(Exception):
-    """A full snapshot is not what its increment says."""
+    """A full snapshot differs from what its increment says."""
 
 
 class Restoring:
-    """Makes the state of one partition as it was at one committed position."""
+    """Restores the state of one partition at one committed position."""
 
     def __init__(self, partition: TopicPartition, committed: Committed, topics: StateTopics, options: Options) -> None:
         assert options.state is not None
@@ -70,17 +72,19 @@ class Restoring:
 
     @property
     def part(self) -> float:
-        """How much of what is to be read was read, 0 to 1."""
+        """The progress, 0 to 1."""
         return min(1.0, self._read / self._to_read) if self._to_read else 0.0
 
     @property
     def steps(self) -> object:
-        """Another one whenever something has come."""
+        """A value that changes with each progress."""
         return self._to_read, self._read, self.replayed
 
     async def run(self, increment: Increment | None) -> Restored:
-        """Read it. ``increment``: the last one of the partition. Raises StateNotRestored, StateLogTruncated,
-        ClientError, TimeoutError."""
+        """Restore the state. ``increment``: the one that counts at the position, or None.
+
+        Raises StateNotRestored, StateLogTruncated, ClientError, TimeoutError.
+        """
         usable: list[tuple[Named, OffsetMap | None]] = []
         since: OffsetMap | None = None
         table: Table[Any] = Table()
@@ -94,7 +98,7 @@ class Restoring:
             except _Unusable as error:
                 logger.warning(
                     "%s: the full snapshot of its state at %s-%d offset %d cannot be used (%s): an older one is tried, "
-                    "and more is read again",
+                    "and more records are replayed",
                     self._partition,
                     self._topics.names.snapshots,
                     self._partition.partition,
@@ -103,13 +107,15 @@ class Restoring:
                     extra={"action": "snapshot_unusable"},
                 )
         if since is None:
-            since = await self._from_the_origin(increment)
-        told = () if increment is None else await self._unapplied(increment)
+            since = await self._origin_of(increment)
+        offsets = () if increment is None else await self._unapplied(increment)
         is_complete = self._position.looker()
-        unapplied = {offset for offset in told or () if is_complete(offset)}
-        # Of another position it may be a former owner's, who did not know what its successor has put away.
+        unapplied = {offset for offset in offsets or () if is_complete(offset)}
+        # An increment of another position may be a former owner's, without the dead letters of its successor.
         is_it = increment is not None and increment.position[:2] == self._committed[:2]
-        knows_all = is_it and told is not None and increment is not None and (bool(usable) or not increment.snapshots)
+        knows_all = (
+            is_it and offsets is not None and increment is not None and (bool(usable) or not increment.snapshots)
+        )
         await self._replay(table, since, unapplied, is_lenient=not knows_all)
         origin = since.base_offset if increment is None or not usable else increment.origin
         at = None if increment is None else increment.at
@@ -117,13 +123,13 @@ class Restoring:
         return Restored(table, origin, unapplied, usable, self.replayed, since.base_offset, life, at)
 
     async def _unapplied(self, increment: Increment) -> Collection[int] | None:
-        """What it says is not in the state; None: nobody knows."""
+        """Returns the offsets that are not in the state; None if they cannot be read."""
         try:
             return await self._topics.unapplied_of(self._partition, increment, _REQUEST)
         except ValueError as error:
             logger.warning(
-                "%s: the increment of its state in %s at offset %d cannot be read as a whole (%s): records that were "
-                "put away since its full snapshot count in the state, as far as apply() takes them",
+                "%s: the increment of its state in %s at offset %d cannot be read completely (%s): records that were "
+                "dead-lettered or skipped since its full snapshot are in the state, unless apply() raises for them",
                 self._partition,
                 self._topics.names.increments,
                 increment.offset,
@@ -132,14 +138,14 @@ class Restoring:
             )
             return None
 
-    async def _from_the_origin(self, increment: Increment | None) -> OffsetMap:
-        """Where an empty state is right."""
+    async def _origin_of(self, increment: Increment | None) -> OffsetMap:
+        """Returns the position at which the state is empty."""
         if increment is not None:
             begins = min(increment.origin, self._position.base_offset)
             if increment.snapshots:
                 logger.warning(
-                    "%s: none of the full snapshots of its state can be used: it is made of all records from offset %d "
-                    "on, also of those that had been put away before they were taken",
+                    "%s: none of the full snapshots of its state can be used: the state is made of all records from "
+                    "offset %d on, also of those that were dead-lettered or skipped before the snapshots",
                     self._partition,
                     begins,
                     extra={"action": "state_from_log"},
@@ -147,11 +153,11 @@ class Restoring:
         else:
             begins = await self._log_begins()
             if begins and self._position.base_offset > begins:
-                why = f"no increment of it is in {self._topics.names.increments}"
+                why = f"{self._topics.names.increments} has no increment of it"
                 raise StateLogTruncated(self._partition, self._topics.group_id, 0, begins, why)
             begins = min(begins, self._position.base_offset)
             logger.warning(
-                "%s: group %s has no state at its committed offset %d: making it of all records before that",
+                "%s: group %s has no state at its committed offset %d: the state is made of all records before that",
                 self._partition,
                 self._topics.group_id,
                 self._committed.offset,
@@ -168,12 +174,12 @@ class Restoring:
         pieces = 0
         self._to_read, self._read = named.pieces, 0
         if (ends := await self._topics.snapshots_end(self._partition, _REQUEST)) < named.next:
-            raise _Unusable(f"its partition ends at offset {ends}: was the topic made anew?")
+            raise _Unusable(f"its partition ends at offset {ends}: was the topic deleted and created again?")
         async with aclosing(self._snapshot_records(named)) as reads:
             async for fetched in reads:
                 for number, record in self._ours(fetched.records, named):
                     if number != pieces:
-                        raise _Unusable(f"piece {pieces} of {named.pieces} is not there")
+                        raise _Unusable(f"piece {pieces} of {named.pieces} is missing")
                     pieces += 1
                     self._read += 1
                     if head is None:
@@ -181,7 +187,7 @@ class Restoring:
                         continue
                     await self._load(table, reader, record)
         if head is None or pieces != named.pieces or not reader.is_whole or table.count != named.keys:
-            raise _Unusable(f"{pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys are there")
+            raise _Unusable(f"it has {pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys")
         return table, head.position
 
     async def _snapshot_records(self, named: Named) -> AsyncGenerator[Fetched, None]:
@@ -201,13 +207,13 @@ class Restoring:
                 yield key.number, record
 
     def _checked(self, record: Record, named: Named) -> Head:
-        """Its head, where it says nothing that is not committed."""
+        """Returns the head. Raises _Unusable if the snapshot contains records that are not committed."""
         try:
             head = decode_head(record.value)
         except ValueError as error:
             raise _Unusable(str(error)) from error
         if not self._position.covers(head.position):
-            raise _Unusable(f"it is of offset {head.position.base_offset}, beyond the committed position")
+            raise _Unusable(f"it is of offset {head.position.base_offset}, after the committed position")
         return head
 
     async def _load(self, table: Table[Any], reader: EntryReader, record: Record) -> None:
@@ -219,8 +225,8 @@ class Restoring:
                 except RAISED as error:
                     raise StateNotRestored(
                         self._partition,
-                        f"State load raised {repr_of(error)} for the value of key {key!r}; it must read what an "
-                        "earlier dump has written, or the state begin anew under another group_id",
+                        f"State load raised {repr_of(error)} for the value of key {key!r}; it must accept what an "
+                        "earlier dump returned. Or start a new state with another group_id",
                     ) from error
                 if not count % _AT_ONCE:
                     await asyncio.sleep(0)
@@ -228,13 +234,13 @@ class Restoring:
             raise _Unusable(str(error)) from error
         await asyncio.sleep(0)
 
-    # -- and the records behind it ----------------------------------------------------------------------
+    # -- the replay -------------------------------------------------------------------------------------
 
     async def _replay(self, table: Table[Any], since: OffsetMap, unapplied: set[int], *, is_lenient: bool) -> None:
-        """Apply to the table what is complete at the position and was not ``since``.
+        """Apply to the table the records that are complete at the position and not in ``since``.
 
-        ``is_lenient``: whether records may be left out that ``apply`` refuses, because nobody knows which it has
-        refused before.
+        ``is_lenient``: whether to leave out records that ``apply`` refuses, because it is not known which it refused
+        before.
         """
         position = self._position
         first, end = since.base_offset, max(position.base_offset, position.highest_succeeded + 1)
@@ -258,12 +264,12 @@ class Restoring:
                         left_out.append(offset)
                 self._read = fetched.next_offset - first
                 await asyncio.sleep(0)
-        # What was deleted while it was read was passed in silence.
+        # A read skips records that are deleted meanwhile, without an error.
         await self._expect_log(position, since, unapplied)
         if left_out:
             logger.warning(
-                "%s: %d records, the first at offset %d, are not in the state: they have no key, or apply() or a "
-                "deserialiser refuses them",
+                "%s: %d records, the first at offset %d, are not in the state: they have no key, cannot be decoded, or "
+                "apply() or a deserialiser raised for them",
                 self._partition,
                 len(left_out),
                 left_out[0],
@@ -273,11 +279,11 @@ class Restoring:
     def _apply(self, table: Table[Any], record: Record[Any, Any], *, is_lenient: bool) -> bool:
         key, policy = record.raw_key, self._policy
         if key is None:
-            return False  # it has failed for that
+            return False  # its attempt failed with RecordWithoutKey
         try:
             refuse_undecodable(record)
         except UndecodableRecord:
-            return False  # and for that
+            return False  # its attempt failed with this error
         try:
             deserialise(self._options.key_deserializer, self._options.value_deserializer, record)
             after = policy.apply(table.get(key, policy.initial), record)
@@ -285,12 +291,11 @@ class Restoring:
             if is_lenient:
                 return False
             cause = error.__cause__ if isinstance(error, DeserializationError) else None
-            told = repr_of(cause or error)
             raise StateNotRestored(
                 self._partition,
-                f"apply() or a deserialiser raised {told} for offset {record.offset}, which it has taken before: "
-                "they must be pure. Where that passes by itself, start again; where apply() was changed, it must take "
-                "old records, too, or the state begin anew under another group_id",
+                f"apply() or a deserialiser raised {repr_of(cause or error)} for offset {record.offset}, which it "
+                "accepted before: they must be pure. If the cause was temporary, start again. If apply() was changed, "
+                "it must accept old records too. Or start a new state with another group_id",
             ) from error
         table.set(key, after)
         return True
@@ -299,11 +304,12 @@ class Restoring:
         begins = await self._log_begins()
         needed = _first_lost(position, since, unapplied, begins)
         if needed is not None:
-            why = f"the newest full snapshot that can be used is of offset {since.base_offset}"
+            why = f"the newest usable full snapshot is of offset {since.base_offset}"
             raise StateLogTruncated(self._partition, self._topics.group_id, needed, begins, why)
 
     async def _expect_end(self, end: int) -> None:
-        # Not of what is decided alone: it was read uncommitted, or somebody has moved the position there.
+        # The end of the log, and not of its committed records: the group may have read uncommitted ones, or its
+        # position was set there.
         found = await self._topics.client.written_end_offsets([self._partition], _REQUEST)
         if self._partition not in found:
             raise TimeoutError
@@ -318,12 +324,13 @@ class Restoring:
 
 
 def _has_more(position: OffsetMap, since: OffsetMap, end: int, unapplied: set[int]) -> bool:
-    """Whether the position says of an offset that it is complete, and ``since`` does not."""
+    """Whether an offset below ``end`` is complete at the position, and neither at ``since`` nor unapplied."""
     return _first_lost(position, since, unapplied, end) is not None
 
 
 def _first_lost(position: OffsetMap, since: OffsetMap, unapplied: set[int], end: int) -> int | None:
-    """The first offset below ``end`` that is complete by the position and not by ``since``, nor unapplied."""
+    """Returns the first offset below ``end`` that is complete at the position, and neither at ``since`` nor
+    unapplied."""
     for offset in since.incompletes:
         if offset >= end:
             return None

@@ -1,4 +1,4 @@
-"""The values of one partition, by key. Plain objects, no I/O."""
+"""The values of one partition, by key. Pure."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _SHARDS: Final = 64
 
 
 class Table(Generic[S]):
-    """Values by key, of which a copy can be taken as they are at one moment while they change.
+    """Values by key, with consistent copies that are read while the table changes.
 
-    In shards, so that no step takes long: of what is frozen, a shard is copied before the first change to it. With a
-    million keys that is 0.3 ms each time.
+    The table has shards, so that no step takes long. While a copy is read, each shard is copied before its first
+    change. With a million keys, copying a shard takes 0.3 ms.
     """
 
     __slots__ = ("_frozen", "_shards")
@@ -27,15 +27,15 @@ class Table(Generic[S]):
 
     @property
     def count(self) -> int:
-        """Keys that have a value."""
+        """The number of keys that have a value."""
         return sum(map(len, self._shards))
 
     def get(self, key: bytes, initial: S) -> S:
-        """The value of a key, or ``initial``."""
+        """Returns the value of a key, or ``initial``."""
         return self._shards[hash(key) % _SHARDS].get(key, initial)
 
     def set(self, key: bytes, value: S | None) -> None:
-        """It has this value now; None: it has none."""
+        """Set the value of a key; None deletes it."""
         number = hash(key) % _SHARDS
         if self._frozen is not None:
             self._frozen.before_change(number)
@@ -45,23 +45,23 @@ class Table(Generic[S]):
             self._shards[number][key] = value
 
     def freeze(self) -> Frozen[S]:
-        """All as it is now. One at a time; :meth:`Frozen.release` ends it."""
+        """Returns a copy of the current values. Only one may exist at a time; :meth:`Frozen.release` frees it."""
         self._frozen = Frozen(self, self._shards)
         return self._frozen
 
     def thaw(self, frozen: Frozen[S]) -> None:
-        """Nobody looks at that any more."""
+        """Stop copying shards for this copy."""
         if self._frozen is frozen:
             self._frozen = None
 
     def items(self) -> Iterator[tuple[bytes, S]]:
-        """All keys and values; nothing may change meanwhile."""
+        """Yield all keys and values. The table must not change meanwhile."""
         for shard in self._shards:
             yield from shard.items()
 
 
 class Frozen(Generic[S]):
-    """A table as it was at one moment."""
+    """The values of a table at one moment."""
 
     __slots__ = ("_copies", "_left", "_shards", "_table", "count")
 
@@ -73,19 +73,19 @@ class Frozen(Generic[S]):
         self.count = table.count
 
     def before_change(self, number: int) -> None:
-        """This shard changes next."""
+        """Copy this shard, which is about to change, unless it is copied."""
         if number in self._left:
             self._left.remove(number)
             self._copies[number] = [*self._shards[number].items()]
 
     def shards(self) -> Iterator[list[tuple[bytes, S]]]:
-        """All of it, once, part by part; the table may change in between."""
+        """Yield each shard once. The table may change in between."""
         for number in range(len(self._shards)):
             self.before_change(number)
             yield self._copies.pop(number)
 
     def release(self) -> None:
-        """Keep no copies any more."""
+        """Free the copies."""
         self._table.thaw(self)
         self._copies.clear()
         self._left.clear()

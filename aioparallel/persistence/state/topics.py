@@ -1,4 +1,4 @@
-"""The two topics of a state. What belongs to partition *n* of a topic stands in partition *n* of both."""
+"""The two topics of a state. Partition *n* of both holds the state of partition *n* of each input topic."""
 
 from __future__ import annotations
 
@@ -26,62 +26,65 @@ from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["StateTopics", "TopicNames"]
 
-_Ask = Callable[[Collection[TopicPartition], float], Awaitable[Mapping[TopicPartition, int]]]
+_Request = Callable[[Collection[TopicPartition], float], Awaitable[Mapping[TopicPartition, int]]]
 
 _CONNECTING: Final = 5.0
-"""Seconds that a look waits for its first records, for which it connects first."""
+"""Seconds that a search waits for its first records, which includes connecting."""
 _ALL: Final = 2.0
-"""Seconds in which all partitions should be told of in one answer."""
+"""Seconds for the offsets of all partitions in one request, at least."""
 _FAR: Final = 64_000
+"""A search does not go back further than spans of this length for an increment of the position, if it has another."""
 _NEAR: Final = 64
-"""Records of others between an increment and its parts, most often."""
-_FIRST_LOOK: Final = 1_000
-"""Offsets at the end of a partition in which its last increments most often stand; then eight times as many before."""
+"""Other records that usually are between an increment and its parts, at most."""
+_FIRST_SPAN: Final = 1_000
+"""Offsets at the end of a partition that are searched first. Each next span is eight times as long."""
 
 
 _NAME: Final = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
-"""What Kafka takes for a topic."""
+"""Topic names that Kafka accepts."""
 
 
 class TopicNames(NamedTuple):
-    """Where a group's state is."""
+    """The topics of a group's state."""
 
     increments: str
     snapshots: str
 
     @classmethod
     def of(cls, policy: State[object], group_id: str) -> TopicNames:
-        """As the policy says, or by the group's id. Raises ConfigurationError."""
+        """Returns the topics that the policy names, else those named after the group. Raises ConfigurationError."""
         found = cls(policy.topic or f"{group_id}-state", policy.snapshots or f"{group_id}-snapshots")
         for option, given, name in zip(("topic", "snapshots"), (policy.topic, policy.snapshots), found, strict=True):
             if not _NAME.fullmatch(name):
-                source = "" if given else f", which is made of the group's name {group_id!r}"
+                source = "" if given else f" (the default for the group's name {group_id!r})"
                 raise ConfigurationError(
                     f"State {option}",
                     name,
-                    f"is no name of a topic{source}: give State({option}=...) one of at most 249 ASCII letters, "
-                    "digits, '.', '_' and '-'",
+                    f"is not a valid topic name{source}: set State({option}=...) to at most 249 ASCII letters, digits, "
+                    "'.', '_' and '-'",
                 )
         if found.increments == found.snapshots:
-            raise ConfigurationError("State snapshots", found.snapshots, "must be another topic than the increments'")
+            raise ConfigurationError("State snapshots", found.snapshots, "must differ from the topic of the increments")
         return found
 
 
 class StateTopics:
-    """Reads them, for one group."""
+    """Checks and reads the two topics for one group."""
 
     def __init__(self, names: TopicNames, group_id: str, client: Client) -> None:
         self.names = names
         self.group_id = group_id
         self.client = client
         self._partitions = dict.fromkeys(names, 0)
-        self._are_logs: set[str] = set()  # topics that are read, and keep each record
+        self._are_logs: set[str] = set()  # input topics that are not compacted
 
-    # -- what they must be ------------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------------
 
     async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
-        """Whether they can hold the state of these partitions, and these what it is made of. Raises
-        ConfigurationError."""
+        """Check that the topics can hold the state of these partitions, and that these are not compacted.
+
+        Raises ConfigurationError.
+        """
         await self.check_partitions(read, timeout)
         for name in self.names:
             policy = await self.client.cleanup_policy(name, timeout)
@@ -95,7 +98,7 @@ class StateTopics:
                 )
 
     async def check_partitions(self, read: Collection[TopicPartition], timeout: float) -> None:
-        """The same of partitions that may have come up since."""
+        """Check partitions that may be new. Raises ConfigurationError."""
         largest = max((partition.partition for partition in read), default=-1)
         if largest >= min(self._partitions.values()):
             await self._count(largest, timeout)
@@ -105,8 +108,7 @@ class StateTopics:
                 raise ConfigurationError(
                     "topics",
                     topic,
-                    f"cannot have a state: its cleanup.policy is {policy}, which removes records that the state is "
-                    "made of",
+                    f"cannot have a state: its cleanup.policy is {policy}, which removes records that a restore needs",
                 )
             self._are_logs.add(topic)
 
@@ -122,10 +124,10 @@ class StateTopics:
             raise ConfigurationError(
                 "State topic",
                 name,
-                f"{has}, and a topic that is read has {largest + 1}: the state of a partition stands in the one of its "
-                f"number. kafka-topics.sh {make} --topic {name} --partitions {largest + 1} --bootstrap-server ... "
-                f"(the two topics of the state are {self.names.increments} and {self.names.snapshots}; "
-                "State(topic=, snapshots=) name others)",
+                f"{has}, and an input topic has {largest + 1}: the state of a partition is stored in the partition "
+                f"of its number. kafka-topics.sh {make} --topic {name} --partitions {largest + 1} --bootstrap-server "
+                f"... (the two topics of the state are {self.names.increments} and {self.names.snapshots}; "
+                "State(topic=, snapshots=) sets others)",
             )
 
     # -- increments -------------------------------------------------------------------------------------
@@ -133,25 +135,27 @@ class StateTopics:
     async def last_increments(
         self, positions: Mapping[TopicPartition, Committed], timeout: float, idle_timeout: float
     ) -> Mapping[TopicPartition, Increment | ValueError | None]:
-        """Of each of these the newest that is of its position, else the last one, or None where there is none; or why
-        it cannot be read. A former owner's may come late, and stand behind its successor's; those of a life that is
-        over do not count.
+        """Returns the increment of each partition that counts at its position.
 
-        Not in the result: one that may be there, and cannot be seen yet, since a transaction is open before it, or its
-        broker does not tell where they end, or says nothing for ``idle_timeout`` seconds. Raises StateNotRestored where
-        a record cannot be read, TimeoutError, ClientError.
+        That is the newest increment with this position, else the last one, else None. A ValueError says why it cannot
+        be decoded. A former owner's increment may be written late, after those of its successor. Increments of earlier
+        incarnations do not count.
+
+        The result lacks partitions whose increments cannot all be read yet: a transaction is open before the last ones,
+        the broker does not return the end of the log, or no data arrive for ``idle_timeout`` seconds. Raises
+        StateNotRestored if a batch cannot be read, TimeoutError, ClientError.
         """
         places = {self._place_of(partition) for partition in positions}
         limit = min(timeout, max(_ALL, idle_timeout))
-        begins = await _told(self.client.beginning_offsets, places, limit)
-        # The increment of a position was written before it was committed, so it is before these ends.
-        ends = await _told(self.client.written_end_offsets, places, limit)
+        begins = await _offsets(self.client.beginning_offsets, places, limit)
+        # The increment of a position is written before the position is committed, so it is before these ends.
+        ends = await _offsets(self.client.written_end_offsets, places, limit)
         found = {partition: _Newest(committed) for partition, committed in positions.items()}
         unseen = {place for place in places if place not in begins or place not in ends}
-        look = _FIRST_LOOK
+        length = _FIRST_SPAN
         while True:
-            # Where there are some, and none is of the position, it is likely that none is: somebody has moved that.
-            is_far = look > _FAR
+            # If a partition has increments and none is of the position, probably the group's offset was set by hand.
+            is_far = length > _FAR
             missing = {
                 partition: one
                 for partition, one in found.items()
@@ -163,37 +167,37 @@ class StateTopics:
             for place in {self._place_of(partition) for partition in missing}:
                 first, end = begins[place], ends[place]
                 if first < end:
-                    spans[place] = Span(max(first, end - look), end)
+                    spans[place] = Span(max(first, end - length), end)
                     ends[place] = spans[place].start
             if not spans:
                 break
             try:
-                unseen |= await self._look_in(spans, idle_timeout, missing)
+                unseen |= await self._search(spans, idle_timeout, missing)
             except FetchFailed as error:
                 raise self._unreadable(error, missing) from error
-            look *= 8
+            length *= 8
         seen = {partition: one for partition, one in found.items() if self._place_of(partition) not in unseen}
         return {partition: one.found for partition, one in seen.items()}
 
     def _unreadable(self, error: FetchFailed, wanted: Collection[TopicPartition]) -> StateNotRestored:
-        """Not passed: it may be the increment that counts, and another one of its position would be wrong."""
+        """The batch is not skipped: it may hold the increment that counts, and another one would be wrong."""
         place, after = error.partition, error.offset + 1
         return StateNotRestored(
             min(partition for partition in wanted if self._place_of(partition) == place),
-            f"{error}. This may be the increment that says what is in the state, so none is taken in its place, and "
-            "whatever else has its state in that partition is held up as well. Let a replica lead that can read it. Or "
-            f"delete what is there up to it: kafka-delete-records.sh, offset {after} of {place}, while that topic has "
-            "cleanup.policy=[compact,delete] and retention.ms=-1. A state whose increments are then gone is made of "
-            "the whole log, also of records that were put away; all others are as they were",
+            f"{error}. The batch may hold the increment that describes the state, so no other increment is used, and "
+            "all states in that partition wait. Make a replica that can read the batch the leader. Or delete the "
+            f"records up to it: kafka-delete-records.sh, offset {after} of {place}, while that topic has "
+            "cleanup.policy=[compact,delete] and retention.ms=-1. A state that loses its increments by that is made of "
+            "the whole log, also of records that were dead-lettered or skipped; other states do not change",
         )
 
     def _place_of(self, partition: TopicPartition) -> TopicPartition:
         return TopicPartition(self.names.increments, partition.partition)
 
-    async def _look_in(
+    async def _search(
         self, spans: Mapping[TopicPartition, Span], idle_timeout: float, wanted: Mapping[TopicPartition, _Newest]
     ) -> set[TopicPartition]:
-        """Show each what stands there. Those places that were not seen to the end."""
+        """Collect the increments in these spans. Returns the partitions that were not read to the end."""
         unseen = set(spans)
         waits = max(idle_timeout, _CONNECTING)
         async with aclosing(self.client.read(spans)) as reads:
@@ -213,9 +217,11 @@ class StateTopics:
         return unseen
 
     async def unapplied_of(self, partition: TopicPartition, increment: Increment, timeout: float) -> Collection[int]:
-        """The offsets that it says are not in the state: its own, or those of its parts, which stand before it, among
-        what others have written. Raises ValueError where one of them is not there, or cannot be read; StateNotRestored,
-        TimeoutError, ClientError."""
+        """Returns the offsets of an increment that are not in the state.
+
+        They are in the increment, or in its parts, which precede it among the records of other partitions. Raises
+        ValueError if a part is missing or cannot be decoded; StateNotRestored, TimeoutError, ClientError.
+        """
         if increment.parts is None:
             return read_unapplied(increment.unapplied)
         place = self._place_of(partition)
@@ -223,18 +229,18 @@ class StateTopics:
         if begins is None:
             raise TimeoutError
         found: dict[int, Collection[int]] = {}
-        end, look = increment.offset, increment.parts.number + _NEAR
+        end, length = increment.offset, increment.parts.number + _NEAR
         while len(found) < increment.parts.number and begins < end:
-            start = max(begins, end - look)
+            start = max(begins, end - length)
             try:
                 async with aclosing(self.client.read({place: Span(start, end)})) as reads:
                     async for fetched in reads:
                         self._take_parts(fetched.records, partition, increment, found)
             except FetchFailed as error:
                 raise self._unreadable(error, [partition]) from error
-            end, look = start, look * 8
+            end, length = start, length * 8
         if len(found) < increment.parts.number:
-            raise ValueError(f"only {len(found)} of its {increment.parts.number} parts are there")
+            raise ValueError(f"it has {len(found)} of {increment.parts.number} parts")
         return set().union(*found.values())
 
     def _take_parts(
@@ -252,11 +258,11 @@ class StateTopics:
                         found[number] = offsets
 
     async def increments_end(self, partition: TopicPartition, timeout: float) -> int:
-        """Where its increments end. Raises TimeoutError, ClientError."""
+        """Returns the end offset of its increments' partition. Raises TimeoutError, ClientError."""
         return await self._end_of(self.names.increments, partition, timeout)
 
     async def snapshots_end(self, partition: TopicPartition, timeout: float) -> int:
-        """Where its full snapshots end. Raises TimeoutError, ClientError."""
+        """Returns the end offset of its snapshots' partition. Raises TimeoutError, ClientError."""
         return await self._end_of(self.names.snapshots, partition, timeout)
 
     async def _end_of(self, topic: str, partition: TopicPartition, timeout: float) -> int:
@@ -267,13 +273,13 @@ class StateTopics:
         return found[place]
 
     def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
-        """What stands where a full snapshot is."""
+        """Read the range of offsets of a full snapshot; it may hold other records too."""
         place = TopicPartition(self.names.snapshots, partition.partition)
         return self.client.read({place: Span(named.first, named.next)})
 
 
 class _Newest:
-    """Of the increments of one partition that were seen: the newest of its position, and the last one."""
+    """The newest increment of the position, and the last one, among those of one partition that were read."""
 
     def __init__(self, committed: Committed) -> None:
         self._begins = begins_of_increment(committed)
@@ -282,9 +288,9 @@ class _Newest:
         self.right: Increment | ValueError | None = None
 
     def see(self, life: int, record: Record) -> None:
-        """One more, in any order of the log."""
+        """Add an increment. Spans are read from the end of the log to its start, each in order."""
         value = record.value
-        # Nothing was written before its life had begun: else the topic was made anew meanwhile.
+        # An increment's offset is not below its incarnation, unless the topic was deleted and created again.
         life = min(life, record.offset)
         if value is None or life < self._life:
             return
@@ -297,7 +303,7 @@ class _Newest:
 
     @property
     def found(self) -> Increment | ValueError | None:
-        """The newest of its position, else the last one."""
+        """The newest increment of the position, else the last one."""
         last = None if self._last is None else _decoded(self._last, self._life)
         if isinstance(self.right, Increment) and isinstance(last, Increment):
             return self.right._replace(last_generation=last.generation)
@@ -305,19 +311,22 @@ class _Newest:
 
 
 def _newer(before: Increment | ValueError | None, found: Increment | ValueError) -> Increment | ValueError:
-    """Of two that are of one position, in the order of the log."""
+    """Returns the one of the later generation, else the second, of two increments of one position."""
     if isinstance(before, Increment) and isinstance(found, Increment) and before.generation > found.generation:
         return before
     return found
 
 
-async def _told(ask: _Ask, places: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-    """Where these begin or end; without those whose broker does not say so. Asked one by one where not all answer."""
+async def _offsets(request: _Request, places: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
+    """Returns the offsets of these partitions, without those whose broker does not answer.
+
+    If one request for all of them times out, each partition gets its own.
+    """
     try:
         async with asyncio.timeout(timeout):
-            return dict(await ask(places, timeout))
+            return dict(await request(places, timeout))
     except TimeoutError:
-        each = await asyncio.gather(*[ask([place], timeout) for place in places], return_exceptions=True)
+        each = await asyncio.gather(*[request([place], timeout) for place in places], return_exceptions=True)
     found: dict[TopicPartition, int] = {}
     for one in each:
         if not isinstance(one, BaseException):

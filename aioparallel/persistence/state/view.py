@@ -1,4 +1,4 @@
-"""One session's state: what handlers see, what is complete, and which full snapshots there are. Plain, no I/O."""
+"""The state of one assignment: the values that handlers see, what is complete, and the full snapshots. Pure."""
 
 from __future__ import annotations
 
@@ -23,40 +23,41 @@ from aioparallel.config.state import KeyedPartition
 __all__ = ["Restored", "StateView", "Taken", "position_of"]
 
 _SLOTS: Final = 3
-"""Places for full snapshots: of two that are named, and of the one that is written."""
+"""Slots for full snapshots: two for those that increments name, one for the next."""
 _WATCHED: Final = 1_000
-"""Records of a session for which apply() is seen to change nothing that it was given."""
+"""Records of an assignment for which it is checked that apply() does not change its argument."""
 _UNCHANGEABLE: Final = (int, float, str, bytes, bool, frozenset)
 _MANY: Final = 100_000
-"""Records that are not in the state from which on a full snapshot is due, however many keys there are: it lets go of
-those before it."""
+"""Records not in the state that make a full snapshot due, for any number of keys. A snapshot drops the offsets before
+it."""
 _NAMED: Final = 2
-"""Full snapshots that an increment names: where the newest cannot be used, the one before it."""
+"""Full snapshots that an increment names. The older one is used if the newest is unusable."""
 
 
 class Restored(NamedTuple):
-    """The state at a committed position, and what is known with it."""
+    """The state at a committed position."""
 
     table: Table[Any]
     origin: int | None
-    """Where the state was begun, empty; None: where the session begins."""
+    """The offset at which the state began, empty; None: the first offset of the assignment."""
     unapplied: Collection[int]
+    """Complete offsets that are not in the state."""
     snapshots: Sequence[tuple[Named, OffsetMap | None]]
-    """The usable ones, the newest first, and the position of each; None: nobody has looked."""
+    """The usable full snapshots with their positions, the newest first. None: the snapshot was not read."""
     replayed: int
-    """Records since the newest."""
+    """Records after the newest snapshot."""
     taken_to: int | None = None
-    """The offset that is of, or that it was begun at without one; None: where the session begins."""
+    """The offset of the newest snapshot, or the origin without one; None: the first offset of the assignment."""
     life: int = 0
-    """Where its increments ended when it was begun."""
+    """The incarnation of the increments."""
     at: int | None = None
-    """When that was taken, or what there is was begun without one, milliseconds since the epoch; None: now."""
+    """When the newest snapshot was taken, or the state began, in milliseconds since the epoch; None: now."""
     next_life: int | None = None
-    """Of the increments from the first commit on that counts; None: the same."""
+    """The incarnation that begins with the next acknowledged commit; None: the same."""
 
 
 class Taken(NamedTuple):
-    """A full snapshot that is to be written: the state, frozen, and the position that it is of."""
+    """A full snapshot to write: a copy of the state and its position."""
 
     slot: int
     position: OffsetMap
@@ -65,22 +66,22 @@ class Taken(NamedTuple):
     at: float
     """Seconds since the epoch."""
     since: int
-    """Records since the one before."""
+    """Records since the previous snapshot."""
     unapplied_since: int
-    """And how many of these are not in the state."""
+    """How many of these are not in the state."""
 
 
 _Begun = tuple[bytes, Any, Any, Hashable]
-"""An attempt of one record: its key, the value before it and after it, its lane. A plain tuple: of each record one is
-made, and a named one takes six times as long."""
+"""An attempt of one record: its key, the value before and after it, its lane. One is made for each record, and a named
+tuple takes six times as long."""
 
 
 class StateView(KeyedPartition):
     """The states of one partition.
 
-    The value after a record is made before its handler runs: what ``apply`` refuses has no effects. It becomes the
-    key's when the record has succeeded. ``clock()``: seconds since the epoch, which never go back. ``keeps_lanes``:
-    whether :meth:`lanes` is asked.
+    The value after a record is computed before its handler runs, so a record that ``apply`` refuses has no effects. It
+    becomes the value of the key when the record has succeeded. ``clock()``: monotonic seconds since the epoch.
+    ``keeps_lanes``: whether :meth:`lanes` is used.
     """
 
     def __init__(
@@ -92,18 +93,18 @@ class StateView(KeyedPartition):
         self._table: Table[Any] | None = None
         self._begun: dict[int, _Begun] = {}
         self._watches, self._trusted = _WATCHED, False
-        # Of what is complete, and not committed; None: nobody asks.
+        # Lanes of offsets that are complete and not committed.
         self._lanes: dict[int, Hashable] | None = {} if keeps_lanes else None
-        self._newest: dict[bytes, int] = {}  # of those begun: a batch may hold several of a key
+        self._newest: dict[bytes, int] = {}  # the last begun offset of each key: a batch may hold several
         self._origin: int | None = None
         self._unapplied = UnappliedOffsets()
-        self._unapplied_since = 0  # and since the last one was taken
-        self._snapshots: list[tuple[Named, OffsetMap | None]] = []  # that may be named, the newest first
-        self._written: tuple[Named, OffsetMap] | None = None  # not yet, for it says what is not committed
-        self._sent: tuple[object, ...] = ()  # life, and ids of those named, of the last increment
-        self._saved: tuple[object, ...] = ()  # and of the last one that counts
-        self._since = 0  # records since the last one was taken
-        self._taken_to: int | None = None  # the offset that is of; None: where the session begins
+        self._unapplied_since = 0  # those since the last snapshot
+        self._snapshots: list[tuple[Named, OffsetMap | None]] = []  # increments name these, the newest first
+        self._written: tuple[Named, OffsetMap] | None = None  # not named yet: contains uncommitted records
+        self._sent: tuple[object, ...] = ()  # incarnation and snapshot ids of the last increment
+        self._saved: tuple[object, ...] = ()  # the same of the last committed one
+        self._since = 0  # records since the last snapshot
+        self._taken_to: int | None = None  # offset of the last snapshot; None: start of the assignment
         self._life = 0
         self._next_life: int | None = None
         self._taken_at = clock()
@@ -113,7 +114,7 @@ class StateView(KeyedPartition):
     # -- restored ---------------------------------------------------------------------------------------
 
     def restore(self, found: Restored) -> None:
-        """This is the state where the session begins."""
+        """Set the state at the start of the assignment."""
         self._table = found.table
         self._origin = found.origin
         self._life, self._next_life = found.life, found.next_life
@@ -121,36 +122,36 @@ class StateView(KeyedPartition):
         self._unapplied = UnappliedOffsets(found.unapplied)
         self._snapshots = [*found.snapshots]
         self._since = found.replayed
-        self._sent = self._saved = self._told
+        self._sent = self._saved = self._named
         if found.at is not None:
-            # Another process wrote it by its own clock, which may be fast: what has not come yet counts as now.
+            # The time is from another process, whose clock may be fast: a future time counts as now.
             self._taken_at = min(found.at / 1000, self._clock())
 
     @property
     def is_restored(self) -> bool:
-        """Whether it has a state."""
+        """Whether the state is restored."""
         return self._table is not None
 
     @property
     def table(self) -> Table[Any]:
-        """The values. Restored by the time records come."""
+        """The values. The state must be restored."""
         assert self._table is not None
         return self._table
 
     @property
     def unapplied(self) -> int:
-        """How many complete records of it are not in the state, as far as that is still kept."""
+        """The number of complete records not in the state, since the older named snapshot."""
         return len(self._unapplied)
 
     # -- attempts ---------------------------------------------------------------------------------------
 
     def begin(self, record: Record[Any, Any]) -> None:
-        """An attempt begins. Raises RecordWithoutKey, StateFailed."""
+        """Compute the value after this record. Raises RecordWithoutKey, StateFailed."""
         key = record.raw_key
         if key is None:
             raise RecordWithoutKey(record.place)
         policy, offset = self._policy, record.offset
-        # What was begun before it and stands behind it, or is itself, is of an attempt that is over.
+        # A begun record of the same key at this offset or a later one is of an earlier attempt.
         newest = self._newest.get(key)
         if newest is None or newest >= offset:
             before = self.table.get(key, policy.initial)
@@ -164,8 +165,11 @@ class StateView(KeyedPartition):
         self._newest[key] = offset
 
     def _watched(self, before: Any, record: Record[Any, Any]) -> Any:
-        """Apply it, and see that it changes nothing: keys would share what is changed, and a record that fails would
-        have its effect. Not for ever, for that costs two dumps."""
+        """Apply the record and check that the value before it is unchanged.
+
+        A changed value would be shared by keys, and a failed record would have an effect. A check takes two dumps, so
+        only the first records are checked.
+        """
         self._watches -= 1
         self._trusted = not self._watches
         if before is None or isinstance(before, _UNCHANGEABLE):
@@ -174,15 +178,15 @@ class StateView(KeyedPartition):
         after = self._policy.apply(before, record)
         if self._policy.dump(before) != dumped:
             raise TypeError(
-                "it has changed the value that it was given: it must make a new one, [*value, 1] and no value.append(1)"
+                "it changed the value that it was given: it must make a new one, [*value, 1] and not value.append(1)"
             )
         return after
 
     def state_of(self, record: Record[Any, Any]) -> Any:
-        """What the handler of this record sees. Raises ConsumerStateError."""
+        """Returns the value before this record. Raises ConsumerStateError."""
         begun = self._begun.get(record.offset)
         if begun is None:
-            raise ConsumerStateError(f"{record!r} is not being handled: its state is there for its handler alone")
+            raise ConsumerStateError(f"{record!r} is not being handled: only its handler can read its state")
         return begun[1]
 
     # -- outcomes ---------------------------------------------------------------------------------------
@@ -217,9 +221,11 @@ class StateView(KeyedPartition):
     # -- increments -------------------------------------------------------------------------------------
 
     def increment(self, committed: Committed, largest: int) -> tuple[Increment, Sequence[Unapplied]]:
-        """What is to be saved with this position, which is committed next; and its parts, with texts of ``largest``
-        bytes at most, where it takes some."""
-        self._sent = self._told
+        """Returns the increment for the position that is committed next, and the texts of its parts.
+
+        A text has at most ``largest`` bytes. There are no parts if one text holds all offsets.
+        """
+        self._sent = self._named
         origin = self.session.start if self._origin is None else self._origin
         texts = self._unapplied.texts(largest)  # they may be many
         is_one = len(texts) <= 1
@@ -231,16 +237,18 @@ class StateView(KeyedPartition):
         return increment, () if is_one else texts
 
     def parts_written(self, sent: int) -> int:
-        """How many parts of an increment may stand in the log: those too many are to be deleted. ``sent``: there are so
-        many now."""
+        """Returns how many parts earlier increments may have in the log; the caller deletes the surplus.
+
+        ``sent``: the number of parts of this increment.
+        """
         self._parts_sent, before = sent, self._parts_written
         self._parts_written = max(sent, before)
         return before
 
     def acknowledged(self) -> None:
-        """What was sent last is saved."""
+        """The last increment is committed."""
         self._saved, self._parts_written = self._sent, self._parts_sent
-        if self._next_life is not None:  # a former owner, whose commits are refused, begins none
+        if self._next_life is not None:  # a former owner's commits are refused, so it begins no incarnation
             self._life, self._next_life = self._next_life, None
         if self._lanes and self.session.acknowledged is not None:
             is_committed = position_of(self.session.acknowledged).looker()
@@ -248,21 +256,23 @@ class StateView(KeyedPartition):
         self._name()
 
     def lanes(self) -> Mapping[int, Hashable]:
-        """A state is made in the order of its key."""
+        """Returns the lanes of completed offsets that are not committed: a state needs the order of its key."""
         return dict(self._lanes or {})
 
     @property
     def has_news(self) -> bool:
-        """Whether a full snapshot is named in no increment yet, or a life has none."""
-        return self._next_life is not None or self._saved != self._told
+        """Whether the last committed increment does not name the newest snapshot, or a new incarnation has none."""
+        return self._next_life is not None or self._saved != self._named
 
     @property
-    def _told(self) -> tuple[object, ...]:
+    def _named(self) -> tuple[object, ...]:
         return (self._life, *[named.id for named, _ in self._snapshots])
 
     def _name(self) -> None:
-        """Name what was written, as soon as what it says is committed: whoever begins at the committed position must
-        not find what comes behind that."""
+        """Name the written snapshot once all its records are committed.
+
+        A restore at the committed position must not find later records in it.
+        """
         committed = self.session.acknowledged
         if self._written is None or committed is None or not position_of(committed).covers(self._written[1]):
             return
@@ -276,25 +286,27 @@ class StateView(KeyedPartition):
     # -- full snapshots ---------------------------------------------------------------------------------
 
     def is_due(self) -> bool:
-        """Whether a full snapshot should be taken, and there is a place for it."""
+        """Whether a full snapshot should be taken now, and a slot is free."""
         if self._table is None or self._taken or self._written or self.has_news or not self.session.may_commit():
             return False
         if self._since >= max(self._policy.snapshot_after, self._table.count) or self._unapplied_since >= _MANY:
             return True
-        # Also where what was passed holds no records (aborted ones, markers): nobody knows that once it is deleted.
+        # Offsets without records count too (aborted records, markers): once deleted, they cannot be told from lost
+        # ones.
         before = self.session.start if self._taken_to is None else self._taken_to
         has_moved = bool(self._since) or self.session.ledger.next_commit > before
         return has_moved and self._clock() - self._taken_at >= self._policy.snapshot_interval
 
     def _free_slot(self) -> int:
-        """One in which nothing is that is named, here or in what is saved: these are the same before the next one is
-        taken."""
+        """Returns a slot that no named snapshot uses.
+
+        is_due() has made sure that the committed increment names the same snapshots.
+        """
         taken = {named.slot for named, _ in self._snapshots}
         return next(slot for slot in range(_SLOTS) if slot not in taken)
 
     def take(self) -> Taken:
-        """Freeze the state, with the position that it is of: one step. :meth:`written` or
-        :meth:`not_written` comes next."""
+        """Copy the state and its position in one step. Call :meth:`written` or :meth:`not_written` next."""
         self._taken = Taken(
             self._free_slot(),
             self.session.ledger.snapshot(),
@@ -308,7 +320,7 @@ class StateView(KeyedPartition):
         return self._taken
 
     def written(self, named: Named) -> None:
-        """What was taken stands in the topic."""
+        """The snapshot is stored in the topic."""
         assert self._taken is not None
         self._taken.frozen.release()
         self._written, self._taken_at = (named, self._taken.position), self._taken.at
@@ -316,7 +328,7 @@ class StateView(KeyedPartition):
         self._name()
 
     def not_written(self) -> None:
-        """It does not: another one is as due as that was."""
+        """The snapshot was not stored: another one is due as before."""
         assert self._taken is not None
         self._taken.frozen.release()
         self._since += self._taken.since
@@ -325,7 +337,10 @@ class StateView(KeyedPartition):
 
 
 def position_of(committed: Committed) -> OffsetMap:
-    """As whoever opens a session reads it: where the text is no map, nothing above the offset is complete."""
+    """Returns the offset map of a commit, as assignments read it.
+
+    If the metadata is no offset map, nothing above the offset is complete.
+    """
     try:
         return decode_offset_map(*committed[:2])
     except OffsetMapError:

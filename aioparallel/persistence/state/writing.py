@@ -1,4 +1,4 @@
-"""Full snapshots, written: piece by piece, while the state goes on."""
+"""Writes a full snapshot piece by piece, while the state changes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,19 @@ from aioparallel.records.user_errors import RAISED, repr_of
 __all__ = ["DumpFailed", "Unwanted", "write_snapshot"]
 
 _AT_ONCE: Final = 250
-"""Values that are dumped in one turn of the event loop, about a millisecond's worth. Then the loop has as long for
-others."""
+"""Values that are dumped in one turn of the event loop: about a millisecond. A pause of equal length follows."""
 _ANSWER: Final = 5.0
-"""Seconds for the answer to one: others wait for their turn behind this snapshot."""
+"""Seconds for the acknowledgement of a piece. The snapshots of other partitions wait for this one."""
 _UNACKNOWLEDGED: Final = 4
-"""Pieces on their way."""
+"""Pieces that may be unacknowledged."""
 
 
 class Unwanted(Exception):
-    """The partition went: its next owner may write in the same place."""
+    """The partition was released. Its next owner may write to the same slot."""
 
 
 class DumpFailed(Exception):
-    """``State.dump`` raised, or gave something else than bytes, or too many."""
+    """``State.dump`` raised, did not return bytes, or returned too many."""
 
 
 async def write_snapshot(
@@ -52,8 +51,10 @@ async def write_snapshot(
     policy: State[Any],
     piece_bytes: int = PIECE_BYTES,
 ) -> Named:
-    """Write what was taken, in pieces of so many bytes, and say where it stands. Raises ProduceFailed, DumpFailed,
-    Unwanted."""
+    """Write a snapshot in pieces of ``piece_bytes`` bytes. Returns its location.
+
+    Raises ProduceFailed, DumpFailed, Unwanted.
+    """
     writing = _Writing(producer, topic, PieceKey(group_id, partition, taken.slot, 0), taken)
     await writing.write(encode_head(Head(taken.position, taken.frozen.count)))
     entries = EntryWriter(piece_bytes)
@@ -77,17 +78,17 @@ def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
     except RAISED as error:
         raise DumpFailed(f"State dump raised {repr_of(error)} for the value of key {key!r}") from error
     if type(dumped) is not bytes:
-        raise DumpFailed(f"State dump gave {type(dumped).__name__} for the value of key {key!r}, it must be bytes")
+        raise DumpFailed(f"State dump returned {type(dumped).__name__} for the value of key {key!r}; must return bytes")
     if len(dumped) > LARGEST_VALUE:
         raise DumpFailed(
-            f"State dump gave {len(dumped):,} bytes for the value of key {key!r}, and a full snapshot takes "
-            f"{LARGEST_VALUE:,} at most: let the key keep less"
+            f"State dump returned {len(dumped):,} bytes for the value of key {key!r}; a full snapshot allows "
+            f"{LARGEST_VALUE:,} at most: keep less for the key"
         )
     return dumped
 
 
 class _Writing:
-    """The pieces of one snapshot, on their way one behind the other."""
+    """Sends the pieces of one snapshot in order."""
 
     def __init__(self, producer: Producer, topic: str, place: PieceKey, taken: Taken) -> None:
         self._taken = taken
@@ -100,7 +101,7 @@ class _Writing:
         self._offsets: list[int] = []
 
     async def write(self, value: bytes) -> None:
-        """The next one. Raises ProduceFailed of an earlier one, Unwanted."""
+        """Send the next piece. Raises ProduceFailed if an earlier one failed, and Unwanted."""
         while len(self._sent) >= _UNACKNOWLEDGED:
             await self._take_first()
         if self._taken.session.dropped:
@@ -130,10 +131,10 @@ class _Writing:
         self._offsets.append(result[0].offset)
 
     async def finish(self) -> tuple[int, int]:
-        """The first offset, and the one behind the last. Raises ProduceFailed."""
+        """Wait for all pieces. Returns the first offset, and the one after the last. Raises ProduceFailed."""
         while self._sent:
             await self._take_first()
-        if min(self._offsets) < 0:  # of a batch that was sent twice
+        if min(self._offsets) < 0:  # the broker recognised a batch as a duplicate, and no longer has its offset
             place = self._place.partition.partition
-            raise ProduceFailed(self._topic, place, "the brokers no longer know where a piece stands", passing=True)
+            raise ProduceFailed(self._topic, place, "the brokers no longer know the offset of a piece", passing=True)
         return self._offsets[0], self._offsets[-1] + 1

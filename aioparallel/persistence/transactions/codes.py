@@ -16,7 +16,7 @@ __all__ = ["Ask", "Meaning", "meaning_of", "name_of"]
 
 
 class Ask(enum.Enum):
-    """What may be asked for a transaction."""
+    """The requests of a transaction."""
 
     INITIALIZE = "InitProducerId"
     SEND = "Produce"
@@ -24,17 +24,17 @@ class Ask(enum.Enum):
     COMMIT = "EndTxn (commit)"
     ABORT = "EndTxn (abort)"
     READ = "OffsetFetch"
-    """With ``require_stable``."""
+    """OffsetFetch with ``require_stable``."""
 
 
 class Meaning(enum.Enum):
-    """What follows."""
+    """What a broker's answer means for the transaction."""
 
     DONE = "done"
     AGAIN = "the same again"
     ABORT = "abort it, keep its outputs"
     DOUBT = "nobody knows"
-    """What became of it is to be found out."""
+    """The outcome is unknown and must be checked."""
     FENCED = "the transactional id is somebody else's"
     FORGOTTEN = "the cluster does not know the transactional id any more"
     FORBIDDEN = "it will not be allowed"
@@ -60,7 +60,7 @@ _LOST: Final = (
     ErrorCode.UNKNOWN_PRODUCER_ID,
     ErrorCode.PRODUCER_FENCED,
 )
-"""Somebody has ended the transaction: the brokers, for its time was over, or another one with this id."""
+"""The transaction was ended by the brokers (timeout) or by another producer with this id."""
 _FORBIDDEN: Final = (
     ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
     ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
@@ -117,13 +117,13 @@ _MEANINGS: Final[Mapping[Ask, tuple[Mapping[int, Meaning], Meaning]]] = {
 
 
 def meaning_of(ask: Ask, code: int) -> Meaning:
-    """What follows from this code."""
+    """Return what this code means as the answer to a request."""
     known, other = _MEANINGS[ask]
     return known.get(code, other)
 
 
 def name_of(code: int) -> str:
-    """The code as messages name it."""
+    """Return the name of a code for messages."""
     if code == NO_ANSWER:
         return "no answer"
     try:

@@ -26,18 +26,18 @@ from aioparallel.persistence.transactions.producer import Epoch, Epochs
 __all__ = ["Machine", "Outcome", "Phase"]
 
 PART_OF_TIMEOUT: Final = 0.8
-"""Of the transaction's timeout, in which its offsets must be accepted: the rest is for ending it."""
+"""The part of the transaction timeout in which its offsets must be accepted. The rest is for ending it."""
 _AFTER: Final = 0.002
 """Seconds between two transactions. A batch that comes before the markers of the one before are written waits 20 ms in
 the broker (measured); they are, mostly, after 2."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
-"""Seconds before the same is asked again: doubled each time."""
+"""Seconds before a request is retried. They double each time."""
 _UNEXPECTED_PAUSE: Final = 1.0
 _READ_PAUSE: Final = 0.05
 
 
 class Phase(enum.Enum):
-    """Where it stands."""
+    """The phase of a transaction."""
 
     NEW = "new"
     """There is no epoch yet."""
@@ -52,11 +52,11 @@ class Phase(enum.Enum):
 
 
 class Outcome(enum.Enum):
-    """What became of a transaction."""
+    """The outcome of a transaction."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
-    """Nothing of it is visible, nor will be."""
+    """Its outputs never become visible."""
 
 
 _ASKS: Final = {
@@ -84,15 +84,15 @@ class Machine:
         self.epoch: Epoch | None = None
         """Of the transaction that goes on, or the next one. None: a new one is to be asked for."""
         self.outcome: Outcome | None = None
-        """Of the last transaction, once it has ended."""
+        """The outcome of the last transaction, once it has ended."""
         self.cause = ""
-        """Why the last one was aborted, or is in doubt; of few kinds, so they can be counted."""
+        """Why the last one was aborted or is in doubt. There are few kinds, so they can be counted."""
         self.detail = ""
-        """What more is known of that."""
+        """Details of the cause."""
         self.trouble = ""
-        """Why the same is asked again; empty where it is not."""
+        """Why the current request is retried; empty if it is not."""
         self.forbidden: tuple[Ask, int] | None = None
-        """What the cluster does not allow, and its code; then nothing more is asked."""
+        """The request that the cluster refuses for good, and its code. Then there are no more requests."""
         self.pause = 0.0
         self.deadline: float | None = None
         """When the transaction's time for sending is over, by the clock of :meth:`begin`."""
@@ -108,12 +108,12 @@ class Machine:
 
     @property
     def ask(self) -> Ask | None:
-        """What is to be done now; None: nothing, before :meth:`begin` or :meth:`restart`."""
+        """The next request. None: nothing to do before :meth:`begin` or :meth:`restart`."""
         return None if self.forbidden else _ASKS.get(self.phase)
 
     @property
     def is_doubtful(self) -> bool:
-        """Whether nobody knows at the moment what became of a transaction."""
+        """Whether the outcome of a transaction is unknown at the moment."""
         return self.phase in (Phase.DOUBT, Phase.VERIFYING)
 
     @property
@@ -122,7 +122,7 @@ class Machine:
         return self.phase in _MAY_ABORT
 
     def begin(self, now: float) -> None:
-        """A transaction begins. Only when idle."""
+        """Begin a transaction. Call it only when idle."""
         assert self.phase is Phase.IDLE, self.phase
         self.outcome, self.cause, self.detail = None, "", ""
         self._commit_was_sent = False
@@ -136,7 +136,7 @@ class Machine:
         self._go(Phase.NEW)
 
     def abort(self, cause: str, detail: str = "") -> None:
-        """It is to be aborted. Nothing, where its offsets were accepted already: then it is committed."""
+        """Abort the transaction. Does nothing if its offsets are accepted already: then it is committed."""
         if self.phase in _MAY_ABORT:
             self.cause, self.detail = cause, detail
             self._go(Phase.ABORTING)

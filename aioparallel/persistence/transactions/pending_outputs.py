@@ -1,8 +1,7 @@
-"""Outputs of records that are complete, until the transaction has ended that they go in. Plain objects, no I/O.
+"""Holds the outputs of complete records until their transaction has ended. Plain objects, no I/O.
 
-Of each session there is one list, in the order in which its records ended. A record is complete and its outputs stand
-here in one step; so the outputs of a key stand in the order of its records, and whatever is cut off the front holds no
-later one without the earlier.
+Each session has one list, in the order in which its records ended. A record becomes complete and its outputs are added
+in one step. So the outputs of a key are in the order of its records, and any prefix of the list keeps that order.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ _NOTHING = Outgoing("nothing", None)
 
 
 class Entry:
-    """What one record lets leave, or several together (a batch): in one transaction with their offsets.
+    """The outputs of one record, or of a batch of records. They are sent in one transaction with the offsets.
 
-    ``record``, ``output``: the first of them. ``together``, ``more``: all of them, where there are several; else
-    empty, for most often there is one of each, and many wait: each object less is one less for the garbage collector.
-    Records are of one session. ``size``: bytes of the outputs, 0: to be found out. ``is_letter``: it is the record
-    itself that leaves, to where it is put away.
+    ``record`` and ``output`` are the first ones. ``together`` and ``more`` are all of them if there are several, else
+    empty. Most entries have one of each, and many entries wait, so this leaves fewer objects to the garbage collector.
+    All records belong to one session. ``size``: bytes of the outputs; 0: computed here. ``is_letter``: the output is
+    the record itself, for a dead letter topic or a retry topic.
     """
 
     __slots__ = ("_more", "_together", "is_letter", "output", "record", "size")
@@ -49,42 +48,41 @@ class Entry:
         self._more = more
         self.is_letter = is_letter
         self.size = size or sum([size_of(one) for one in self.outputs])
-        """Bytes."""
+        """Bytes of the outputs."""
 
     def __repr__(self) -> str:
         return f"<Entry of {self.record.place}: {len(self.outputs)} outputs, {self.size} bytes>"
 
     @property
     def records(self) -> Sequence[AnyRecord]:
-        """All that it is of."""
+        """All records of the entry."""
         return self._together or (self.record,)
 
     @property
     def outputs(self) -> Sequence[Outgoing]:
-        """All that leaves."""
+        """All outputs of the entry."""
         return self._more or (() if self.output is _NOTHING else (self.output,))
 
     @classmethod
     def place_of(cls, record: AnyRecord) -> Entry:
-        """One that lets nothing leave, until it is filled: it keeps the record's place among those of its key."""
+        """Make an entry without outputs. It keeps the record's place among those of its key until it is filled."""
         entry = cls(record, _NOTHING, 1)
         entry.size = 0
         return entry
 
     def fill(self, outputs: Sequence[Outgoing]) -> int:
-        """The record itself leaves, by these. Returns their bytes."""
+        """Set the dead letter of the record as outputs. Returns their bytes."""
         self.output, self._more, self.is_letter = outputs[0], outputs if len(outputs) > 1 else (), True
         self.size = sum([size_of(one) for one in outputs])
         return self.size
 
     def is_within(self, base: int, highest: int) -> bool:
-        """Whether all its records are complete by a committed offset, and a map that speaks of offsets up to
-        ``highest``."""
+        """Whether a committed offset ``base`` and a map up to ``highest`` cover all its records."""
         return all(record.offset < base or record.offset <= highest for record in self.records)
 
 
 class _List:
-    """What waits of one session."""
+    """The waiting entries of one session."""
 
     __slots__ = ("bytes", "entries")
 
@@ -98,14 +96,14 @@ class Waiting:
 
     def __init__(self) -> None:
         self._lists: dict[Session, _List] = {}
-        self._held: Counter[Session] = Counter()  # and how often
-        self._lost: set[Session] = set()  # held for good
+        self._held: Counter[Session] = Counter()  # how often each one is held
+        self._lost: set[Session] = set()  # held until they end
         self._places: dict[AnyRecord, Entry] = {}  # of records whose outputs were refused
         self.bytes = 0
-        """Of all that waits, with what it costs beside its bytes. What is on its way is among it."""
+        """Bytes of all waiting entries, with their overhead. Entries that are being sent count as well."""
 
     def add(self, session: Session, entry: Entry) -> None:
-        """At the end of its list, in the same step in which its records complete."""
+        """Append an entry. The caller completes its records in the same step."""
         waiting = self._lists.get(session)
         if waiting is None:
             waiting = self._lists[session] = _List()
@@ -114,32 +112,32 @@ class Waiting:
         self.bytes += entry.size
 
     def of(self, session: Session) -> Sequence[Entry]:
-        """What waits of it, as it is now."""
+        """Return a copy of the waiting entries of a session."""
         waiting = self._lists.get(session)
         return () if waiting is None else tuple(waiting.entries)
 
     def has(self, session: Session) -> bool:
-        """Whether something of it waits."""
+        """Whether the session has waiting entries."""
         return session in self._lists
 
     def size_of(self, session: Session) -> int:
-        """Bytes of what waits of it."""
+        """Bytes of the waiting entries of a session."""
         waiting = self._lists.get(session)
         return 0 if waiting is None else waiting.bytes
 
     @property
     def outputs(self) -> int:
-        """How many there are."""
+        """The number of waiting outputs."""
         return sum(len(entry.outputs) for entry in self._all())
 
     def remove(self, session: Session, gone: Sequence[Entry]) -> None:
-        """These have left, or never will. Most often they are the front of the list."""
+        """Remove entries that are committed or will never be. They are usually the first ones of the list."""
         waiting = self._lists.get(session)
         if waiting is None or not gone:
             return
         entries = waiting.entries
         if len(gone) <= len(entries) and gone[-1] is entries[len(gone) - 1]:
-            del entries[: len(gone)]  # they keep their order, so it is the front
+            del entries[: len(gone)]  # the order is the same, so these are the first ones
         else:
             ids = set(map(id, gone))
             entries[:] = [entry for entry in entries if id(entry) not in ids]
@@ -150,7 +148,7 @@ class Waiting:
             del self._lists[session]
 
     def keep_places(self, session: Session, gone: Collection[Entry]) -> None:
-        """These never leave; where each of their records is put away, that shall stand in its place."""
+        """Replace entries that will never be sent with empty ones, which dead letters of their records may fill."""
         waiting = self._lists.get(session)
         if waiting is None:
             return
@@ -168,7 +166,7 @@ class Waiting:
         waiting.entries = entries
 
     def add_letter(self, session: Session, record: AnyRecord, letter: Sequence[Outgoing]) -> None:
-        """The record itself leaves: in the place that is kept for it, or behind all others."""
+        """Add a dead letter: in the place that is kept for the record, or at the end."""
         if (place := self._places.pop(record, None)) is None:
             self.add(session, Entry(record, letter[0], more=letter if len(letter) > 1 else (), is_letter=True))
             return
@@ -177,32 +175,32 @@ class Waiting:
         self.bytes += size
 
     def drop_dropped(self) -> None:
-        """Forget what is of sessions that are over: their records run again at the next owner."""
+        """Forget sessions that have ended. Their records run again on the next owner."""
         for session in [session for session in self._lists if session.dropped]:
             self.bytes -= self._lists.pop(session).bytes
         self._held = Counter({session: times for session, times in self._held.items() if not session.dropped})
         self._lost = {session for session in self._lost if not session.dropped}
         self._places = {record: place for record, place in self._places.items() if not record._source.dropped}
 
-    # -- sessions of which nothing may go
+    # -- sessions that may not be committed
 
     def hold(self, session: Session, *, for_good: bool = False) -> None:
-        """Commit nothing of it: one of its records is complete here, and nobody has taken what was to leave of it. Once
-        for each of them. ``for_good``: nobody will."""
+        """Stop commits of a session: a record is complete, but its output is not accepted yet. Call it once for each
+        such record. ``for_good``: the output never will be."""
         self._held[session] += 1
         if for_good:
             self._lost.add(session)
 
     def is_lost(self, session: Session) -> bool:
-        """Whether it is held for good."""
+        """Whether the session is held until it ends."""
         return session in self._lost
 
     def forget_place(self, record: AnyRecord) -> None:
-        """Nothing of it leaves here."""
+        """Forget the place of a record that will have no output."""
         self._places.pop(record, None)
 
     def let_go(self, session: Session) -> None:
-        """One of those records is taken; it may be committed again when all are."""
+        """Undo one :meth:`hold`. Commits continue when all are undone."""
         if self._held[session] > 1:
             self._held[session] -= 1
         else:
@@ -210,7 +208,7 @@ class Waiting:
 
     @property
     def held(self) -> Collection[Session]:
-        """Those that :meth:`hold` was called for."""
+        """The sessions that may not be committed."""
         return self._held.keys()
 
     def _all(self) -> Iterator[Entry]:

@@ -1,4 +1,4 @@
-"""Positions that are committed in transactions, as they are read at a take-over."""
+"""Reads positions that are committed in transactions, at a take-over."""
 
 from __future__ import annotations
 
@@ -18,17 +18,18 @@ __all__ = ["StablePositions"]
 _ONE: Final = 3.0
 """Seconds for one request."""
 _PAUSE: Final = 0.1
-"""Seconds between two, where nothing was answered."""
+"""Seconds between two requests if there was no answer."""
 _LATE: Final = 15.0
-"""Seconds after a transaction's timeout at which the brokers have ended it for certain: they look every 10."""
+"""Seconds after a transaction's timeout by which the brokers have aborted it. They check every 10 seconds."""
 _NOT_ALLOWED: Final = (ErrorCode.TOPIC_AUTHORIZATION_FAILED, ErrorCode.GROUP_AUTHORIZATION_FAILED)
 
 
 class StablePositions:
-    """Reads positions only where no transaction under way may change them (KIP-447). The member before may have died in
-    one: its offsets are decided when the brokers have ended it. :class:`~aioparallel.group.offset_stores.Positions`.
+    """Reads positions that no open transaction can change (KIP-447). It implements
+    :class:`~aioparallel.group.offset_stores.Positions`.
 
-    ``timeout``: seconds of a transaction. ``on_release``: hears of partitions that went.
+    The previous owner may have died in a transaction. Its offsets are stable once the brokers have ended that.
+    ``timeout``: transaction timeout in seconds. ``on_release(partition)`` is called when a partition is lost.
     """
 
     def __init__(
@@ -44,13 +45,12 @@ class StablePositions:
         self._group_id = group_id
         self._timeout = timeout
         self._on_release = on_release
-        self._undecided: dict[TopicPartition, float] = {}  # and since when
+        self._undecided: dict[TopicPartition, float] = {}  # since when, by the loop's clock
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed | None]:
-        """See :class:`~aioparallel.group.offset_stores.Positions`. The generation has shut out the owner before
-        already."""
+        """Read the stable positions. The previous owner is fenced by the generation already."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + timeout
         while (left := ends - loop.time()) > 0:
@@ -78,17 +78,16 @@ class StablePositions:
         return decided
 
     async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.offset_stores.Positions`. Whether transactions under way may change them or
-        not: a position that was committed before counts."""
+        """Return the partitions with a committed position, even if an open transaction may change it."""
         return (await self._client.committed(partitions, timeout)).keys()
 
     def release(self, partition: TopicPartition) -> None:
-        """See :class:`~aioparallel.group.offset_stores.Positions`."""
+        """Forget a partition that this member no longer owns."""
         self._undecided.pop(partition, None)
         self._on_release(partition)
 
     def problems(self, now: float) -> Sequence[Problem]:
-        """What has been undecided for longer than it can be. ``now``: by the loop's clock."""
+        """Report offsets that are unstable for longer than a transaction can last. ``now``: the event loop's time."""
         late = {place: now - since for place, since in self._undecided.items() if now - since > self._timeout + _LATE}
         if not late:
             return ()

@@ -1,8 +1,8 @@
-"""Outputs that only a broker refuses, found out when their record was complete already.
+"""Handles outputs that a broker refuses after their record is complete.
 
-The record is never run again: the next one of its key may have run meanwhile. It is put away, or skipped, or ends the
-run, as the failure policy says of records whose retries have ended; retry topics are for another run, so they are left
-out. A letter that is refused for its size goes once more with less in it.
+The record does not run again, because the next record of its key may have run already. It is dead-lettered, skipped, or
+stops the run, as the failure policy defines for records without retries left. Retry topics lead to another run, so they
+are not used. A dead letter that is too large is sent again with less content.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["Refusals"]
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 100
-"""Records that are put away in one turn of the event loop."""
+"""Records that are handled in one turn of the event loop."""
 _OF_OUTPUT: Final = (
-    "Mend the cause, or tell the failure policy where such records go: "
+    "Fix the cause, or let the failure policy handle such records: "
     'FailurePolicy(dead_letter="a topic"), or give_up="skip"'
 )
 _REFUSED: Final = {
@@ -44,8 +44,7 @@ _OF_LETTER: Final = (
 
 
 class Refusals:
-    """Decides what becomes of them. ``counters``: count their records as succeeded. ``fatal(error)`` ends
-    the run."""
+    """Handles refused outputs. ``counters`` have counted their records as succeeded. ``fatal(error)`` ends the run."""
 
     def __init__(
         self,
@@ -61,10 +60,10 @@ class Refusals:
         self._dead_letter_sink = dead_letter_sink
         self._fatal = fatal
         self.count = 0
-        """Records."""
+        """Records whose outputs were refused."""
 
     async def refuse(self, refused: Mapping[Entry, ProduceFailed]) -> None:
-        """The transaction they were in is aborted; they go in no other one."""
+        """Handle these entries. Their transaction is aborted, and no other transaction sends them."""
         by_session: defaultdict[Session, list[Entry]] = defaultdict(list)
         for entry in refused:
             source = entry.record._source
@@ -72,7 +71,7 @@ class Refusals:
             by_session[source].append(entry)
         for session, entries in by_session.items():
             self._waiting.keep_places(session, entries)
-        # Nothing is committed meanwhile.
+        # Nothing is committed while this runs.
         for number, (entry, failure) in enumerate(refused.items()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
@@ -89,7 +88,7 @@ class Refusals:
             self._put_away(session, record, failure, EndState.SUCCEEDED)
 
     def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, counted: EndState) -> None:
-        """``counted``: as what it has ended so far."""
+        """Apply the failure policy to a record. ``counted``: the end state it is counted as so far."""
         if self._policy.dead_letter is not None and self._dead_letter_sink is not None:
             logger.warning(
                 "%s: the brokers refuse %s, and it becomes a dead letter: %s",
@@ -98,7 +97,7 @@ class Refusals:
                 failure,
                 extra={"action": "output_refused", **coordinates(record)},
             )
-            # Until it is put away its offset may not be committed, though it is complete.
+            # The record is complete, but its offset may not be committed before its dead letter is accepted.
             self._waiting.hold(session)
             self._dead_letter_sink.dispose(
                 record, failure, None, lambda _record, error: self._put(session, record, counted, error)
@@ -120,11 +119,12 @@ class Refusals:
         self._waiting.forget_place(record)
         self._waiting.let_go(session)
         if error is not None:
-            return  # its session is over
+            return  # its session has ended
         self._counters.move(counted, EndState.DEAD_LETTERED)
 
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
-        """It is larger than the record was, and brokers have limits: once more with less in it."""
+        """Send a dead letter that is too large for the broker again, with less content. Its headers make it larger than
+        the record."""
         letter, dead_letter_sink = entry.output, self._dead_letter_sink
         less = dead_letter_sink.smaller(letter) if dead_letter_sink is not None and failure.too_large else None
         if less is not None:

@@ -1,4 +1,4 @@
-"""The outputs of one transaction, on their way to the brokers."""
+"""Sends the outputs of one transaction."""
 
 from __future__ import annotations
 
@@ -19,30 +19,27 @@ _AT_ONCE: Final = 500
 
 
 class Sending:
-    """Sends outputs and hears what became of each.
-
-    ``keeps_places``: whether :attr:`places` is wanted.
-    """
+    """Sends outputs and collects their results. ``keeps_places``: whether to fill :attr:`places`."""
 
     def __init__(self, producer: TransactionalProducer, *, keeps_places: bool) -> None:
         self._producer = producer
         self._given = 0
         self.first: float | None = None
-        """When the first of them was acknowledged, by the loop's clock."""
+        """When the first output was acknowledged, in the event loop's time."""
         self._left = 0
         self._is_sending = True
         self._changed = asyncio.Event()
         self.places: list[tuple[Entry, Outgoing, Produced]] | None = [] if keeps_places else None
-        """Where they stand."""
+        """The partition and offset of each output."""
         self.refused: dict[Entry, ProduceFailed] = {}
-        """Those that the brokers do not take, each by itself."""
+        """Entries that the brokers refuse, each for a reason of its own."""
         self.are_others_too_large = False
         """Whether an output that belongs to no record was refused for its size."""
         self.trouble: str | None = None
-        """Why some failed that may well be taken another time."""
+        """Why the transaction fails although its outputs may be accepted later; None if it does not."""
 
     async def send(self, entries: Iterable[Entry], others: Iterable[Outgoing] = ()) -> None:
-        """Give them all to the producer, in their order; ends early when the transaction has failed already.
+        """Give all outputs to the producer, in order. Stops early if the transaction has failed.
 
         ``others``: outputs that belong to no record. If one of them is refused, the transaction fails.
         """
@@ -73,12 +70,12 @@ class Sending:
             self._producer.send_all(portion)
 
     async def wait(self) -> None:
-        """Until it is known of all what became of them, or the transaction has failed. With outputs that are refused it
-        goes on: found one by one, each would cost a transaction."""
+        """Wait until all outputs have a result, or the transaction has failed. Refused outputs do not end the wait:
+        otherwise each of them would cost a transaction."""
         await self._changed.wait()
 
     def give_up(self, why: str) -> None:
-        """Wait no more."""
+        """Stop waiting: the transaction has failed."""
         self.trouble = self.trouble or why
         self._look()
 
@@ -89,13 +86,13 @@ class Sending:
 
     @property
     def part_answered(self) -> float:
-        """Of how much it is known what became of it: 1, of all."""
+        """The part of the outputs that has a result, 0 to 1."""
         if self._is_sending:
             return 0.0
         return 1 - self._left / self._given if self._left else 1.0
 
     def ended(self) -> None:
-        """One more has."""
+        """Note that an output is acknowledged."""
         if self.first is None:
             self.first = asyncio.get_running_loop().time()
         self._left -= 1
@@ -103,7 +100,7 @@ class Sending:
             self._look()
 
     def failed(self, entry: Entry | None, failure: ProduceFailed) -> None:
-        """One more has, and is not there."""
+        """Note that an output has failed."""
         self._left -= 1
         if entry is None and failure.too_large:
             self.are_others_too_large = True
@@ -119,7 +116,7 @@ class Sending:
 
 
 class _Output(PendingOutput):
-    """One of them."""
+    """One output of a transaction."""
 
     __slots__ = ("_entry", "_sending")
 

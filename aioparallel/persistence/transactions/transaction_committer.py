@@ -1,7 +1,7 @@
-"""The committer that writes positions and outputs in transactions: what drives the machine.
+"""The committer that writes positions and outputs in transactions. It drives the state machine.
 
-One coroutine does all of it. Whoever must have something committed (a partition goes, the run ends) asks it to begin
-early and waits. For each ``await`` here: sessions may have gone meanwhile, or belong to another generation.
+One coroutine runs all transactions. Callers that need a commit (a partition is lost, the run ends) ask it to begin
+early and wait. During each ``await`` here, sessions may end or change their generation.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ __all__ = ["TransactionCommitter"]
 logger = logging.getLogger(__name__)
 
 _ONE: Final = 3.0
-"""Seconds for one request about a transaction. A coordinator that is gone may show by silence alone."""
+"""Seconds for one request about a transaction. A dead coordinator may show only by not answering."""
 _LEAVING: Final = 1.0
-"""Seconds for aborting what is open when nothing more is wanted."""
+"""Seconds to abort an open transaction at the end."""
 _REST_AFTER_ABORT: Final = 1.0
-"""Seconds, at most, until what was aborted is tried again: doubled with each in a row."""
+"""The most seconds before the next transaction after aborts. The pause doubles with each abort in a row."""
 _REST_AFTER_NOTHING: Final = 0.005
-"""The same where there was nothing to commit, though somebody has asked for it."""
+"""Seconds before the next one if there was nothing to commit."""
 _REST_AFTER_REFUSAL: Final = 0.1
-"""The same where extensions let nothing be committed."""
+"""Seconds before the next one if an extension refused a commit."""
 _LONG: Final = 5.0
-"""Seconds of doubt that somebody should hear of."""
+"""Seconds of waiting for a broker, or of doubt, that become a health problem."""
 _MADE_AT_ONCE: Final = 20
-"""Partitions whose outputs of extensions are made in one turn of the event loop."""
+"""Partitions for which extensions make outputs in one turn of the event loop."""
 _SLOW: Final = 3.0
-"""Seconds for which outputs may be on their way without being a problem."""
+"""Seconds of waiting for outputs that become a health problem."""
 
 
 class TransactionCommitter:
@@ -83,10 +83,10 @@ class TransactionCommitter:
         self._new_id = new_id
         self._id = producer.identify_as(new_id())
         self._machine = Machine(policy.transaction_timeout)
-        # Outputs of what is complete above a cut map wait for it: there must not be more and more of them.
+        # Outputs of records above the end of a cut map wait. Blocking these partitions bounds them.
         self._sampler = Sampler(member.options, member.scheduler, member.on_unblocked, blocks=True)
         self._early = asyncio.Event()
-        self._ended = Waiters()  # those that wait for the end of a transaction
+        self._ended = Waiters()  # callers that wait for the end of a transaction
         self._loop = asyncio.get_running_loop()
         self._has_ended = False
         self._began = 0.0
@@ -94,22 +94,22 @@ class TransactionCommitter:
         self._sending: Sending | None = None
         self._sent: Sending | None = None
         self._has_slices = True
-        self._is_refused = False  # an extension has refused something last time
+        self._is_refused = False  # an extension refused a commit last time
         sending_time = policy.transaction_timeout * PART_OF_TIMEOUT
         self._size = TransactionSize(member.options.producing.max_unacknowledged_bytes, sending_time)
         self._builder = TransactionBuilder(outbox, member, self._sampler, self._size)
-        self._took_out = False  # what is refused, out of the last one
+        self._took_out = False  # whether the last one had refused outputs
         self._phase = self._machine.phase
-        self._since = self._loop.time()  # it is in that phase
+        self._since = self._loop.time()  # when that phase began
         self.limit = self._sampler.limit
         self.commits = self.failed_commits = 0
         self._counters = TransactionCounters()
         self.positions: StablePositions | None = None
-        """Whose problems are told with those of transactions."""
+        """Its problems are reported with those of transactions."""
         outbox.on_much = self.soon
         producer.on_broken = self._broken
 
-    # -- what others ask --------------------------------------------------------------------------------
+    # -- for callers ------------------------------------------------------------------------------------
 
     @property
     def cut_maps(self) -> int:
@@ -117,14 +117,14 @@ class TransactionCommitter:
         return self._sampler.cut_maps
 
     def soon(self) -> None:
-        """Begin now rather than at the end of the interval."""
+        """Begin the next transaction before the interval ends."""
         self._early.set()
 
     async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """See :class:`~aioparallel.group.committing.PositionCommitter`. What is not accepted by the deadline is aborted
-        when its sessions go; what is accepted is committed, whatever comes."""
+        """See :class:`~aioparallel.group.committing.PositionCommitter`. If offsets are not accepted by the deadline,
+        the transaction is aborted when its sessions end; otherwise it is committed."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
-        # Where more waits than goes at once, and more comes all the time, a commit never says all that there is.
+        # If more outputs wait than fit and more arrive, no commit ever covers a whole session. Its state now is enough.
         is_much = self._outbox.bytes > self._size.bytes
         taken = (
             {session: session.ledger.snapshot() for session in asked if self._waiting.has(session)} if is_much else {}
@@ -154,13 +154,13 @@ class TransactionCommitter:
         why = {session.partition: session.fault for session in asked if session.fault is not None}
         why |= {session.partition: CommitFault.HELD for session in asked if session in self._waiting.held}
         owing = owed({session: version for session, version in asked.items() if session not in kept}, why)
-        # What a cut map cannot say is acknowledged as far as it goes; its outputs are not.
+        # A cut map is committed, but the outputs of records above its end are not.
         behind = [session.partition for session in asked if session.cut is not None and self._waiting.has(session)]
         return {**dict.fromkeys(behind, CommitFault.METADATA_TOO_LARGE), **owing}
 
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
-        """See :class:`~aioparallel.group.committing.PositionCommitter`. One that is aborted says nothing yet: the next
-        one is smaller."""
+        """See :class:`~aioparallel.group.committing.PositionCommitter`. It goes on after an abort, because the next
+        transaction is smaller."""
         longest = max(timeout, 2 * self._policy.transaction_timeout)
         before = -1
         while self._outbox.bytes and self.commits > before:
@@ -169,14 +169,14 @@ class TransactionCommitter:
                 return
 
     def released(self, partition: TopicPartition) -> None:
-        """A partition went."""
+        """Handle the loss of a partition: fail the open transaction if it is part of it."""
         if self._sending is not None and not self._batch.is_ours:
             self._sending.give_up("a partition went")
 
     # -- one coroutine ----------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """One transaction after the other, for ever; ends by cancellation. Raises NotAuthorized, ConfigurationError,
+        """Run transactions until cancelled. Raises NotAuthorized, ConfigurationError,
         and ClientError for brokers that are too old."""
         try:
             await self._drive()
@@ -204,7 +204,7 @@ class TransactionCommitter:
         self._sampler.begin_round()
 
     async def _one(self) -> None:
-        """A transaction from its cut to its end; nothing, where there is nothing to say."""
+        """Run one transaction, if there is anything to commit."""
         self._waiting.drop_dropped()
         self._began = self._loop.time()
         self._is_refused = False
@@ -221,7 +221,7 @@ class TransactionCommitter:
         self._batch = TransactionBatch(())
 
     async def _ready(self, batch: TransactionBatch) -> TransactionBatch:
-        """The same without the partitions that an extension does not let be committed now."""
+        """Return the batch without the partitions whose commit an extension refuses now."""
         if not (self._extensions.saves and batch.slices):
             return batch
         ends = self._loop.time() + self._options.commit_timeout
@@ -240,7 +240,7 @@ class TransactionCommitter:
         return batch.without(refused.keys() | gone)
 
     async def _drive(self) -> None:
-        """Ask until there is nothing to ask."""
+        """Send the requests of the state machine until it has none."""
         machine = self._machine
         answering: Mapping[Ask, Callable[[], Awaitable[None]]] = {
             Ask.INITIALIZE: self._initialize,
@@ -269,7 +269,7 @@ class TransactionCommitter:
         await asyncio.sleep(machine.pause)
 
     def _not_allowed(self, ask: Ask, code: int) -> Exception:
-        """What ends the run: a request that will be refused each time."""
+        """Return the error that ends the run after a permanent refusal."""
         if code == ErrorCode.INVALID_TRANSACTION_TIMEOUT:
             return ConfigurationError(
                 "Transactions transaction_timeout",
@@ -287,7 +287,7 @@ class TransactionCommitter:
             f"{ask.value}: {name_of(code)})"
         )
 
-    # -- asking -----------------------------------------------------------------------------------------
+    # -- requests ---------------------------------------------------------------------------------------
 
     async def _initialize(self) -> None:
         timeout = self._policy.transaction_timeout
@@ -324,7 +324,7 @@ class TransactionCommitter:
         self._took_out = bool(sending.refused)
         for entry, failure in sending.refused.items():
             machine.abort("an output is refused", str(failure))
-            self._outbox.doubt(output.topic for output in entry.outputs)  # it may be gone
+            self._outbox.doubt(output.topic for output in entry.outputs)  # its topic may be gone
         if sending.are_others_too_large:
             self._extensions.commit_outputs_too_large()
         await self._refusals.refuse(sending.refused)
@@ -332,7 +332,7 @@ class TransactionCommitter:
             machine.abort("not acknowledged", sending.trouble or "")
 
     async def _commit_outputs(self) -> Sequence[Outgoing]:
-        """What extensions write with these positions."""
+        """Return the outputs that extensions write with these positions."""
         made: list[Outgoing] = []
         for count, (partition, position) in enumerate(self._batch.positions.items(), 1):
             made += self._extensions.commit_outputs(partition, position)
@@ -374,7 +374,7 @@ class TransactionCommitter:
         machine.offsets(codes.values())
 
     def _take_in(self, one: Sample, meaning: Meaning, generation: Generation, code: int) -> None:
-        """What the answer says of one partition by itself."""
+        """Apply the answer for one partition."""
         session = one.session
         match meaning:
             case Meaning.TOO_LARGE:
@@ -400,8 +400,8 @@ class TransactionCommitter:
         self._machine.ended(await self._producer.end(epoch, _ONE, commit=False))
 
     async def _verify(self) -> None:
-        """Whether what was to be committed is what stands there. Whose partition went says nothing about it: it may
-        have been committed anew by its next owner, and nothing of it is sent again."""
+        """Check whether the stable offsets are those of this transaction. Lost partitions tell nothing: the next owner
+        may have committed them since, and their outputs are not sent again here."""
         wanted = {session: one for session, one in self._batch.slices.items() if session.may_commit() and one.is_new}
         if not wanted:
             self._machine.verified(is_committed=False)
@@ -410,7 +410,7 @@ class TransactionCommitter:
         if answer.code != ErrorCode.NONE:
             self._machine.verified(is_committed=None)
             return
-        # Each says something new, so one of them is enough: they were committed all or none.
+        # Each position is new, and all or none were committed, so one of them is enough.
         for session, one in wanted.items():
             found = answer.found.get(session.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             if not isinstance(found, int):
@@ -418,7 +418,7 @@ class TransactionCommitter:
                 return
         self._machine.verified(is_committed=None)
 
-    # -- what became of it ------------------------------------------------------------------------------
+    # -- outcome ----------------------------------------------------------------------------------------
 
     def _settle(self) -> None:
         now = self._loop.time()
@@ -453,22 +453,22 @@ class TransactionCommitter:
         self._since = self._loop.time()
         if self._phase is Phase.DOUBT:
             logger.warning(
-                "It is not known what became of a transaction of %s (%s): finding out",
+                "The outcome of a transaction of %s is unknown (%s): checking",
                 self._id,
                 self._machine.why,
                 extra={"action": "transaction_in_doubt", "transactional_id": self._id},
             )
 
     def _fence(self, session: Session, generation: Generation, *, instance_fenced: bool = False) -> None:
-        """Another member has the partition."""
+        """Fence a session: another member owns its partition."""
         self._counters.fenced += 1
         session.fault, session.fenced = CommitFault.FENCED, True
         self._member.client.fenced(generation, instance_fenced=instance_fenced)
 
     def _fence_all(self) -> None:
-        """Somebody else uses this transactional id: whoever that is, it is no good time to hold partitions."""
+        """Give up all partitions, because another producer uses this transactional id, and take a new id."""
         logger.warning(
-            "Somebody else uses the transactional id %s: giving all partitions up, and joining again under another id",
+            "Another producer uses the transactional id %s: giving up all partitions, and joining again with a new id",
             self._id,
             extra={"action": "transaction_fenced", "transactional_id": self._id},
         )
@@ -480,7 +480,7 @@ class TransactionCommitter:
         self._machine.restart()
 
     async def _leave(self) -> None:
-        """Nothing more is wanted: let nobody wait for the brokers to abort what is open."""
+        """Abort the open transaction at the end, so that readers need not wait for its timeout."""
         machine = self._machine
         epoch = machine.epoch
         if epoch is None or machine.phase not in (Phase.SENDING, Phase.OFFSETS, Phase.ABORTING):
@@ -490,7 +490,7 @@ class TransactionCommitter:
             async with asyncio.timeout(_LEAVING):
                 await self._producer.end(epoch, _LEAVING, commit=False)
 
-    # -- showing ----------------------------------------------------------------------------------------
+    # -- reports ----------------------------------------------------------------------------------------
 
     def trouble(self) -> Sequence[str]:
         """See :class:`~aioparallel.group.committing.PositionCommitter`."""
@@ -498,7 +498,7 @@ class TransactionCommitter:
         return told or [f"the last transaction was aborted: {self._counters.why}"] * bool(self._counters.why)
 
     def problems(self) -> Sequence[Problem]:
-        """A transaction in doubt, or slow; one abort after the other."""
+        """Report transactions in doubt, slow transactions and repeated aborts."""
         found = [] if self.positions is None else [*self.positions.problems(self._loop.time())]
         machine = self._machine
         seconds = self._loop.time() - self._since
@@ -512,7 +512,7 @@ class TransactionCommitter:
         return (*found, *self._counters.problems(self._id, self._loop.time()))
 
     def transactions(self) -> TransactionStats:
-        """What became of them."""
+        """Return statistics of the transactions."""
         counters = self._counters
         return TransactionStats(
             committed=self.commits,

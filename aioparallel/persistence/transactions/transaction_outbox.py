@@ -1,8 +1,8 @@
-"""The outbox of a consumer that commits in transactions: what handlers return waits here for the next one.
+"""The outbox of a consumer that commits in transactions: returned outputs wait here for the next transaction.
 
-A record is complete when its outputs stand in the list of its session: nothing is *producing*, and its key goes on. So
-all that can be known of an output is looked at before: its size, its headers, its topic. What only a broker refuses
-comes too late for the record to be run again; see :mod:`aioparallel.persistence.transactions.refused_outputs`.
+A record is complete as soon as its outputs are in the list of its session. It is never in the state *producing*, and
+the next record of its key can run. So size, headers and topic of an output are checked before. If only a broker refuses
+an output, the record cannot run again; see :mod:`aioparallel.persistence.transactions.refused_outputs`.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ __all__ = ["Letters", "TransactionOutbox"]
 AnyRecord = Record[Any, Any]
 
 _LOOK_UP: Final = 5.0
-"""Seconds to find out whether a topic exists."""
+"""Seconds to look up whether a topic exists."""
 
 
 class TransactionOutbox:
-    """An :class:`~aioparallel.engine.sinks.OutputSink`. ``bound``: bytes that may wait; then handlers that have ended
-    wait as well. ``on_much()``: half of that waits, a transaction should begin."""
+    """An :class:`~aioparallel.engine.sinks.OutputSink`. ``bound``: the most waiting bytes; above it, finished handlers
+    wait as well. ``on_much()`` is called when half of it waits, to begin a transaction."""
 
     is_exact = True
 
@@ -40,8 +40,8 @@ class TransactionOutbox:
         self._bound = bound
         self._plain_size = producer.unchecked_bytes
         self._waiters = Waiters()
-        self._partitions: dict[str, int] = {}  # of the topics that are known to exist
-        self._doubtful: set[str] = set()  # of those, which may be gone
+        self._partitions: dict[str, int] = {}  # partition counts of topics that exist
+        self._doubtful: set[str] = set()  # topics in _partitions that may be gone
         self._unknown: set[str] = set()
         self._looking: asyncio.Task[None] | None = None
         self._trouble = ""
@@ -59,7 +59,7 @@ class TransactionOutbox:
         try:
             value.check()
         except TypeError:
-            return None  # deliver() comes next, and tells it
+            return None  # deliver() comes next, and reports it
         size = size_of(value)
         if value.topic in self._doubtful:
             return None
@@ -78,8 +78,8 @@ class TransactionOutbox:
         return outputs
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`. Who has outputs for a topic that was never seen waits here
-        until it is known whether that exists."""
+        """See :class:`~aioparallel.engine.sinks.OutputSink`. Also waits until unknown topics of outputs are looked
+        up."""
         if self._unknown:
             if self._looking is None:
                 self._looking = asyncio.get_running_loop().create_task(self._look_up(), name="aioparallel-topics")
@@ -95,7 +95,7 @@ class TransactionOutbox:
             self._waiters.wake(1)
 
     def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
-        """The record itself leaves, to where it is put away."""
+        """Accept a dead letter, or a record for a retry topic."""
         self._take(record, letter, listener, is_letter=True)
 
     def _take(
@@ -107,7 +107,7 @@ class TransactionOutbox:
         together: Sequence[AnyRecord] = (),
         is_letter: bool = False,
     ) -> bool:
-        """Whether all of it may leave. Then it waits for that, and its record is complete; else it fails."""
+        """Accept the outputs, which completes the record, or report a failure. Returns whether they are accepted."""
         if (failure := self._failure(record, outputs)) is not None:
             listener.undelivered(record, failure)
             return False
@@ -134,24 +134,24 @@ class TransactionOutbox:
     # -- the committer's side ---------------------------------------------------------------------------
 
     def cutting(self) -> None:
-        """A transaction takes what waits now."""
+        """Note that a transaction takes all waiting outputs."""
         self._tell_at = self.waiting.bytes + self._bound // 2
 
     def left(self) -> None:
-        """Some of it has left."""
+        """Note that outputs were removed."""
         self._tell_at = min(self._tell_at, self.waiting.bytes + self._bound // 2)
         if not self._is_full:
             self._waiters.wake_all()
 
     def left_behind(self, size: int) -> None:
-        """So many bytes wait for more than the next transaction: their records are above what a cut map can say. They
-        take no room, or those that they wait for would wait for them."""
+        """Note how many bytes wait for a later transaction, because their records are above the end of a cut map. They
+        do not count towards the bound: records below would wait for them, and they for those records."""
         self._left_behind = size
         self.left()
 
     @property
     def bytes(self) -> int:
-        """That wait and may go with the next transaction."""
+        """Bytes that may go into the next transaction."""
         return self.waiting.bytes - self._left_behind
 
     @property
@@ -159,12 +159,12 @@ class TransactionOutbox:
         return self.bytes >= self._bound
 
     async def close(self) -> None:
-        """Look nothing up any more."""
+        """Cancel the look-up of topics."""
         if self._looking is not None:
             self._looking.cancel()
             await asyncio.wait([self._looking])
 
-    # -- what may leave ---------------------------------------------------------------------------------
+    # -- checks -----------------------------------------------------------------------------------------
 
     def _failure(self, record: AnyRecord, outputs: Iterable[Outgoing]) -> InvalidOutput | ProduceFailed | None:
         if (changed := changed_since(record, outputs)) is not None:
@@ -177,12 +177,12 @@ class TransactionOutbox:
         return None
 
     def _refusal(self, output: Outgoing) -> str | None:
-        """Why it cannot leave, as far as is known here."""
+        """Return why the output cannot be sent, or None. It does not ask a broker."""
         reason = self._producer.refusal(output)
         return self._missing(output) if reason is None else reason
 
     def _missing(self, output: Outgoing) -> str | None:
-        """Why the cluster has no place for it, as far as is known here."""
+        """Return why the topic or partition is missing, or None. It does not ask a broker."""
         partitions = self._partitions.get(output.topic)
         if partitions is None:
             return self._trouble or "topic not found: create it, or check the name (nothing was created)"
@@ -191,17 +191,17 @@ class TransactionOutbox:
         return None
 
     def _is_known(self, output: Outgoing) -> bool:
-        # With what is wrong by itself nothing is to be looked up; deliver() tells it.
+        # An invalid output needs no look-up; deliver() reports it.
         if self._producer.refusal(output) is not None:
             return True
         return output.topic not in self._doubtful and self._missing(output) is None
 
     def doubt(self, topics: Iterable[str]) -> None:
-        """Look these up anew when the next output for them comes. Who has done that already goes by what was found."""
+        """Look these topics up again at their next output. Outputs that were checked before are not affected."""
         self._doubtful.update(topic for topic in topics if topic in self._partitions)
 
     async def know(self, topics: Iterable[str], timeout: float) -> None:
-        """Find out about these topics before they are used. Raises TimeoutError, ClientError."""
+        """Look these topics up before they are used. Raises TimeoutError, ClientError."""
         await self._ask(frozenset(topics), timeout)
 
     async def _look_up(self) -> None:
@@ -212,7 +212,7 @@ class TransactionOutbox:
         except (ClientError, TimeoutError, OSError) as error:
             self._trouble = f"the cluster does not tell whether the topic exists: {str(error) or 'no answer'}"
         finally:
-            # Not before: who asked while others were looked up would find its own gone and not yet known.
+            # Not earlier: topics added during the look-up must stay for the next one.
             self._unknown -= topics
             self._looking = None
 
@@ -228,7 +228,7 @@ class TransactionOutbox:
 
 
 class Letters:
-    """Where dead letters and records for retry topics go: into the next transaction."""
+    """Puts dead letters and records for retry topics into the next transaction."""
 
     def __init__(self, outbox: TransactionOutbox) -> None:
         self._outbox = outbox
@@ -238,5 +238,5 @@ class Letters:
         return self._outbox.room()
 
     def deliver(self, record: AnyRecord, letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
-        """Let this one leave."""
+        """Add the dead letter of this record."""
         self._outbox.deliver_letter(record, letter, listener)

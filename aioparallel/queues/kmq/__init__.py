@@ -1,18 +1,19 @@
-"""A queue on Kafka with redelivery markers, compatible with softwaremill's KMQ 0.3.2 on the wire.
+"""A queue on Kafka with redelivery markers, wire-compatible with softwaremill's KMQ 0.3.2.
 
 ::
 
-    markers.py        the markers as bytes, and the header that counts redeliveries            pure
-    open_markers.py   which records of one partition were begun and not ended, and until when  pure
-    marker_times.py   when markers were written, whatever the clocks of their writers say      pure
-    topics.py         the queue, its markers, its dead letters
-    leases.py         records under way in a consumer, and until when they are its own
-    end_markers.py    the markers of their ends
-    renewing.py       leases of records that wait for their handlers
-    marking.py        the start markers, before the engine has the records
+    markers.py        the format of markers, and the header that counts redeliveries          pure
+    open_markers.py   the started and unended records of one partition, and their deadlines   pure
+    marker_times.py   when markers were written, independent of their writers' clocks         pure
+    topics.py         the topics of the queue, its markers and its dead letters
+    leases.py         the leased records of a consumer
+    end_markers.py    writes end markers
+    renewing.py       renews the leases of records that wait for their handlers
+    marking.py        writes start markers before records run
+    leasing.py        the extension of the consumer
     consumer.py       KmqConsumer
-    redelivery.py     reading records again, and sending them again or away
-    tracking.py       markers that were read; what is due
+    redelivery.py     reads records again, and redelivers or dead-letters them
+    tracking.py       reads markers, and finds what is due
     tracker.py        RedeliveryTracker
 """
 

@@ -1,4 +1,4 @@
-"""KmqConsumer: records of a queue, acknowledged one by one."""
+"""KmqConsumer: consumes a queue and acknowledges each record."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from aioparallel.records.record import K_co, Record, V_co
 
 __all__ = ["KmqConsumer"]
 
-# What stands for an option here, and why.
+# Options that a queue refuses, and why.
 _REFUSED: Mapping[str, str] = {
     "order_by": "has no meaning in a queue: what is delivered again comes behind what was sent after it",
     "failures": "is not the queue's way: give retry= for tries within the lease, and dead_letter=",
@@ -34,7 +34,7 @@ _REFUSED: Mapping[str, str] = {
 
 
 class _Released(FailurePolicy):
-    """Of a queue: what fails is left to be delivered again."""
+    """Failed records are released, and redelivered later."""
 
     @property
     def retry_budget(self) -> RetryBudget:
@@ -43,35 +43,36 @@ class _Released(FailurePolicy):
 
 @takes_options(Options, without=(*_REFUSED, "ordering", "commits"), defaults={"max_buffered": "2 * max_concurrency"})
 class KmqConsumer(ParallelConsumer[K_co, V_co]):
-    """A consumer of a queue: each record is somebody's for the time of a lease, and is delivered again, to anybody,
-    where its handler has not succeeded by then. One slow or failing record holds up no other, not even of its key.
+    """A consumer of a queue: each record is leased to one consumer for a time.
+
+    If its handler has not succeeded by then, the record is redelivered to any consumer. A slow or failing record delays
+    no other, not even of its key.
 
     ::
 
         async with KmqConsumer("jobs", bootstrap_servers="localhost:9092", group_id="workers", lease=30) as consumer:
             await consumer.run(work)
 
-    ``topic``: the queue, one topic. Neither it nor the two beside it are created.
-    ``marker_topic``: where start and end of each record are noted, by default its name with ``-markers``; as many
-    partitions, ``message.timestamp.type=LogAppendTime`` is advised.
-    ``dead_letter``: a topic for records that were delivered too often, and for what a handler rejects; by default its
-    name with ``__undelivered``.
-    ``dead_letter_too_large``: what becomes of a record that it does not take for its size, as in
+    ``topic``: the queue, one topic. No topic is created: neither the queue nor the two others.
+    ``marker_topic``: the topic of the start and end markers of records. None: the name of the queue with ``-markers``.
+    It needs as many partitions as the queue; ``message.timestamp.type=LogAppendTime`` is advised.
+    ``dead_letter``: the topic for records that were delivered too often or that a handler rejects. None: the name of
+    the queue with ``__undelivered``.
+    ``dead_letter_too_large``: what happens to a record that is too large for that topic, as in
     :class:`~aioparallel.FailurePolicy`.
-    ``lease``: seconds, or a quick function of the record, deserialised, that gives them; where that raises, the record
-    fails, and comes again after 30 s. It begins when the record is read, and anew when its handler is called. Meanwhile
-    it is renewed, for as long as handlers of a lease each may take to come to it; what was not begun by then is left to
-    others (by default after three leases, for ``max_buffered`` is twice ``max_concurrency``).
-    ``retry``: tries of this consumer within the lease; by default one. Then, and where the lease would end before the
-    next try, the record is left alone, and is delivered again when its lease is over.
-    ``max_redeliveries``: of one record, by the tracker.
-    ``tracker``: whether a :class:`RedeliveryTracker` runs here too, in group ``"<group_id>-redelivery"``; None: yes,
-    unless there is a ``client`` of your own, which is a member of one group only. Without any tracker nothing is ever
-    delivered again.
+    ``lease``: seconds, or a quick function that returns them for a deserialised record. If the function raises, the
+    record fails, and is redelivered after 30 s. The lease starts when the record is read, and again when its handler is
+    called. While the record waits, its lease is renewed for ``1 + max_buffered / max_concurrency`` leases (rounded up;
+    three by default). Records that have not started by then are released to other consumers.
+    ``retry``: attempts of this consumer within the lease; by default one. After them, or if the lease would end before
+    the next attempt, the record is released, and is redelivered when its lease has ended.
+    ``max_redeliveries``: maximum number of redeliveries of one record by the tracker.
+    ``tracker``: whether a :class:`RedeliveryTracker` runs in this consumer, in group ``"<group_id>-redelivery"``. None:
+    yes, unless ``client`` is given, which is a member of one group only. Without any tracker nothing is redelivered.
 
-    All else as in :class:`~aioparallel.ParallelConsumer`, which has no order here: ``ordering`` other than UNORDERED is
-    refused. A rebalance ends no handler. Markers are those of softwaremill's KMQ 0.3.2: consumers and trackers of both
-    work together. Raises ConfigurationError.
+    All else is as in :class:`~aioparallel.ParallelConsumer`, but without order: an ``ordering`` other than UNORDERED is
+    refused. Handlers continue during a rebalance. Markers are those of softwaremill's KMQ 0.3.2: consumers and trackers
+    of both work together. Raises ConfigurationError.
     """
 
     def __init__(
@@ -163,17 +164,18 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         )
 
     async def extend(self, record: Record[Any, Any], seconds: float) -> None:
-        """From now on the lease of this record, whose handler calls this, ends in so many seconds; returns when that is
-        acknowledged. KMQ's own tracker delivers it again at the end of the first lease all the same.
+        """Set the lease of a record to end ``seconds`` from now; call it in the record's handler.
 
-        Raises ConsumerStateError where it has no lease any more, ProduceFailed where it is not known to be extended.
+        Returns when the extension is acknowledged. KMQ's own tracker ignores it, and redelivers the record at the end
+        of the first lease. Raises ConsumerStateError if the record has no lease any more, and ProduceFailed if it is
+        not known whether the lease is extended.
         """
         check_seconds("seconds", seconds)
         await self._leasing.extend(record, seconds)
 
     @property
     def tracker(self) -> RedeliveryTracker | None:
-        """The one that runs here: for its ``stats()``."""
+        """The tracker that runs in this consumer, or None."""
         return self._leasing.tracker
 
 

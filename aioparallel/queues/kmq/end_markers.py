@@ -1,4 +1,4 @@
-"""End markers: nobody waits for one, for a record whose end is not written is delivered again."""
+"""Writes end markers without waiting for them: a record without one is redelivered."""
 
 from __future__ import annotations
 
@@ -15,28 +15,31 @@ logger = logging.getLogger(__name__)
 
 
 class EndMarkers:
-    """Writes them; nobody waits for one: a record whose end is not written is delivered again."""
+    """The end markers of one consumer or tracker."""
 
     def __init__(self, producer: Producer, topic: str) -> None:
         self._producer = producer
         self._topic = topic
         self.lost = 0
-        """Those that could not be written."""
+        """End markers that could not be written."""
         self.late = 0
-        """Records that were handled when their lease was over."""
+        """Records that were handled after their lease had ended."""
 
     def write(self, partition: int, offset: int) -> None:
-        """The record has ended."""
+        """Write the end marker of a record."""
         self._producer.send_one(_EndMarker(output_of(self._topic, partition, offset, END), self))
 
     def is_late(self, place: TopicPartition, offset: int, seconds: float) -> None:
-        """The record has ended so many seconds after its lease. Told once in a while: nobody else can say why handlers
-        that succeed are called again, and their records put away in the end."""
+        """Report that a record ended this many seconds after its lease.
+
+        Only this log line explains why records of successful handlers are redelivered, and dead-lettered in the end. It
+        is rate-limited.
+        """
         self.late += 1
         if self.late in (1, 10) or self.late % 1_000 == 0:
             logger.warning(
-                "%d records were handled when their lease was over, the last one %.1f s after: %s offset %d; each is "
-                "delivered again all the same, and put away in the end: give a longer lease, or extend() it",
+                "%d records were handled after their lease had ended, the last one %.1f s after: %s offset %d; each is "
+                "redelivered, and dead-lettered in the end: set a longer lease, or extend() it",
                 self.late,
                 seconds,
                 place,
@@ -58,14 +61,14 @@ class _EndMarker(PendingOutput):
         self._of = of
 
     def placed(self, place: Produced) -> None:
-        """That is all."""
+        """Nothing waits for it."""
 
     def failed(self, failure: ProduceFailed) -> None:
-        """Told once in a while."""
+        """Log the loss, rate-limited."""
         self._of.lost += 1
         if self._of.lost in (1, 10) or self._of.lost % 1_000 == 0:
             logger.error(
-                "%d end markers could not be written, so their records will be delivered again: %s",
+                "%d end markers could not be written, so their records will be redelivered: %s",
                 self._of.lost,
                 failure,
                 extra={"action": "end_marker_lost"},

@@ -1,4 +1,4 @@
-"""Delivering records again: each is read from where it stands, and sent to the end of its partition, or put away."""
+"""Redelivers records: reads each one again, and sends it to the end of its partition, or dead-letters it."""
 
 from __future__ import annotations
 
@@ -28,33 +28,35 @@ __all__ = ["NotSent", "Redeliverer", "spans_of"]
 
 logger = logging.getLogger(__name__)
 
-# Records that are read for nothing between two that are wanted, rather than to seek.
+# A gap between two wanted records is read, and not skipped by a seek, up to this many records.
 _GAP: Final = 500
-# Readers at once, of all partitions: each has connections of its own.
+# Concurrent readers of all partitions: each has its own connections.
 _READERS: Final = 8
-# Seconds without progress after which reading is given up: all of the partition that is due waits for it.
+# Seconds without progress after which a read ends: the other due records of the partition wait for it.
 _STALLED: Final = 10.0
-# Bytes that one look reads to send again: the rest waits for the next one.
+# Bytes that one redelivery reads: the rest waits for the next one.
 _BYTES: Final = 32 * 1024 * 1024
-_NOBODY: Final = "nobody has said in time that it was handled"
-# Dead letters on their way, at most.
+# This text is stored in dead letters.
+_NOT_ENDED: Final = "nobody has said in time that it was handled"
+# Unacknowledged dead letters, at most.
 _LETTERS: Final = 10_000
-# Seconds for which a refusal is told: each is tried once a minute. And so many of them one by one.
+# Seconds for which a refusal is reported: each record is tried once a minute.
 _REFUSED: Final = 90.0
-_AT_MOST: Final = 10
+# Refusals that are reported one by one.
+_REPORTED: Final = 10
 
 
 class NotSent(NamedTuple):
-    """Of those that were to be sent again."""
+    """Records that were not redelivered."""
 
     soon: Sequence[int]
-    """To be tried once more soon."""
+    """Offsets to try again soon."""
     unread: Collection[int]
-    """Those that could not be read."""
+    """Offsets that could not be read."""
 
 
 class _Sending:
-    """Copies of one look on their way. ``done`` is set when none is."""
+    """The unacknowledged copies of one redelivery. ``done`` is set when there is none."""
 
     def __init__(self) -> None:
         self.left = 0
@@ -63,12 +65,12 @@ class _Sending:
         self.done.set()
 
     def begin(self) -> None:
-        """One more."""
+        """Count a copy."""
         self.left += 1
         self.done.clear()
 
     def ended(self, offset: int, failure: ProduceFailed | None) -> None:
-        """One less."""
+        """Count an acknowledged or failed copy."""
         if failure is not None:
             self.failed[offset] = failure
         self.left -= 1
@@ -94,11 +96,11 @@ class _Copy(PendingOutput):
 
 
 class Redeliverer:
-    """``most``: redeliveries of one record, after which it is put into the dead-letter topic.
+    """Redelivers the records of one queue.
 
-    ``too_large``: what becomes of one that is too large for that; and one that the queue does not take again, for its
-    size with the count of its redeliveries, is put there at once, unless it is held. ``skip``: batches that are passed
-    over where they cannot be read.
+    ``most``: redeliveries of one record, after which it is dead-lettered. ``too_large``: what happens to a record that
+    is too large for the dead-letter topic. Unless it is ``"hold"``, a record that the queue refuses, because the count
+    of its redeliveries makes it too large, is dead-lettered at once. ``skip``: unreadable batches that are skipped.
     """
 
     def __init__(
@@ -119,15 +121,15 @@ class Redeliverer:
         self._most = most
         self._too_large: TooLargeLetters = too_large
         self.cut = CutLetters()
-        """Dead letters that are without a part of their record."""
+        """Dead letters that lack a part of their record."""
         self._readers = asyncio.Semaphore(_READERS)
         self._refusals: dict[tuple[int, int], tuple[float, str]] = {}  # when, and why
         self.ends = EndMarkers(producer, topics.markers)
         self.redelivered = 0
         self.dead_lettered = 0
         self.gone = 0
-        """Records that their topic does not hold any more."""
-        self._away: set[tuple[int, int]] = set()  # partition and offset, on their way to the dead letters
+        """Records that the queue no longer holds."""
+        self._away: set[tuple[int, int]] = set()  # partition and offset of unacknowledged dead letters
         self.none_away = asyncio.Event()
         self.none_away.set()
 
@@ -138,11 +140,10 @@ class Redeliverer:
         is_wanted: Callable[[int], bool],
         settled: Callable[[int], None],
     ) -> NotSent:
-        """Send these again, those that are still wanted when they were read, and write their end markers once the
-        brokers have acknowledged the copies. ``settled(offset)`` hears of each that needs nothing but its end marker
-        any more.
+        """Redeliver these records if they are still wanted after the read.
 
-        Copies to the queue are waited for, dead letters are not: one of their partitions may have no leader.
+        End markers follow the acknowledgements of the copies. ``settled(offset)`` is called for each record that needs
+        only its end marker. This waits for copies, and not for dead letters, whose partitions may have no leader.
         """
         sending, found = _Sending(), set[int]()
         place = TopicPartition(self._topics.queue, partition)
@@ -168,21 +169,21 @@ class Redeliverer:
                     elif full:
                         later.append(record.offset)
                     else:
-                        self._put_away(record, settled, _NOBODY)
+                        self._dead_letter(record, settled, _NOT_ENDED)
                     if left <= 0:
                         later += wanted - found
                         break
         except (ClientError, TimeoutError) as error:
             unread = wanted - found
             logger.warning(
-                "%d records of %s that are to be delivered again could not be read (%s); it is tried anew",
+                "%d records of %s that are due for redelivery could not be read (%s); the read is repeated",
                 len(unread),
                 place,
-                str(error) or f"nothing has come for {_STALLED:g} s",
+                str(error) or f"no data for {_STALLED:g} s",
                 extra={"action": "redelivery_unread"},
             )
         finally:
-            await sending.done.wait()  # the producer gives each up in time
+            await sending.done.wait()  # the producer's delivery timeout limits this
         for offset in sorted(wanted.difference(found, later, unread)):
             if is_wanted(offset):
                 settled(offset)
@@ -197,19 +198,19 @@ class Redeliverer:
         offset: int,
         failure: ProduceFailed | None,
     ) -> None:
-        """The copy stands in the queue, or does not."""
+        """The copy is stored in the queue, or has failed."""
         if failure is None:
             self._refusals.pop((record.partition, offset), None)
             self.redelivered += 1
             settled(offset)
             self.ends.write(record.partition, offset)
         elif failure.too_large and self._too_large != "hold":
-            self._put_away(record, settled, f"the queue does not take it again: {failure.reason}")
+            self._dead_letter(record, settled, f"the queue does not take it again: {failure.reason}")
             failure = None
         sending.ended(offset, failure)
 
     async def _read(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Record[Any, Any], None]:
-        """These, and what lies between those that are near each other."""
+        """Yield these records, and those in small gaps between them."""
         if not offsets:
             return
         async with self._readers, aclosing(self._reading(place, offsets)) as reading:
@@ -221,11 +222,11 @@ class Redeliverer:
         return read_past(self._client, {place: spans_of(offsets)}, self._skip)
 
     def _not_sent(self, place: TopicPartition, failed: Mapping[int, ProduceFailed]) -> list[int]:
-        """Those that are tried again soon: what the brokers refuse they would refuse again."""
+        """Returns the offsets to try again soon. Refused records are not among them."""
         passing = [offset for offset, failure in failed.items() if failure.passing]
         if passing:
             logger.warning(
-                "%d records of %s could not be delivered again (%s); it is tried anew",
+                "%d records of %s could not be redelivered (%s); the redelivery is repeated",
                 len(passing),
                 place,
                 failed[passing[0]],
@@ -237,20 +238,20 @@ class Redeliverer:
         return passing
 
     def problems(self) -> list[Problem]:
-        """Records that the brokers refuse to take again, or as dead letters."""
+        """Returns the records that brokers refuse as copies or as dead letters."""
         since = asyncio.get_running_loop().time() - _REFUSED
         self._refusals = {where: refusal for where, refusal in self._refusals.items() if refusal[0] > since}
-        said = [
-            f"{self._topics.queue}-{partition} offset {offset} cannot be delivered again: {why}"
+        texts = [
+            f"{self._topics.queue}-{partition} offset {offset} cannot be redelivered: {why}"
             for (partition, offset), (_, why) in self._refusals.items()
         ]
-        more = [f"and {len(said) - _AT_MOST} more records that cannot"] if len(said) > _AT_MOST else []
-        return [Problem(ProblemKind.DEAD_LETTER_FAILED, one) for one in (*said[:_AT_MOST], *more)]
+        more = [f"and {len(texts) - _REPORTED} more records"] if len(texts) > _REPORTED else []
+        return [Problem(ProblemKind.DEAD_LETTER_FAILED, one) for one in (*texts[:_REPORTED], *more)]
 
     def _refused(self, place: TopicPartition, offset: int, failure: ProduceFailed) -> None:
         self._refusals[place.partition, offset] = asyncio.get_running_loop().time(), str(failure)
         logger.error(
-            "%s offset %d cannot be delivered again: %s; its marker stays open, and it is tried once a minute",
+            "%s offset %d cannot be redelivered: %s; its marker stays open, and it is tried once a minute",
             place,
             offset,
             failure,
@@ -262,8 +263,8 @@ class Redeliverer:
             },
         )
 
-    def _put_away(self, record: Record[Any, Any], settled: Callable[[int], None], why: str) -> None:
-        """Into the dead letters. Where that fails its marker stays open, and it is due again."""
+    def _dead_letter(self, record: Record[Any, Any], settled: Callable[[int], None], why: str) -> None:
+        """Dead-letter a record. If that fails, its marker stays open, and it is due again."""
         place, offset = record.topic_partition, record.offset
         self._away.add((place.partition, offset))
         self.none_away.clear()
@@ -288,15 +289,15 @@ class Redeliverer:
             self.dead_lettered += 1
             settled(offset)
             self.ends.write(place.partition, offset)
-            self._log_put_away(place)
+            self._log_dead_letters(place)
 
         self._producer.send_one(_Copy(letter, offset, ended))
 
-    def _log_put_away(self, place: TopicPartition) -> None:
+    def _log_dead_letters(self, place: TopicPartition) -> None:
         if self.dead_lettered in (1, 10) or self.dead_lettered % 100 == 0:
             logger.warning(
-                "%d records have become dead letters, the last one of %s: delivered %d times at most, and nobody said "
-                "in time that they were handled",
+                "%d records were dead-lettered, the last one of %s: delivered %d times at most, and no end marker was "
+                "written in time",
                 self.dead_lettered,
                 place,
                 self._most + 1,
@@ -309,19 +310,18 @@ class Redeliverer:
 
     def _letter(self, record: Record[Any, Any], why: str) -> SentLetter:
         count = redeliveries(record)
-        said = f"delivered {count + 1} times, and {why}"
-        failure = Failure(time.time(), "aioparallel.queues.kmq.NotEnded", said)
+        failure = Failure(time.time(), "aioparallel.queues.kmq.NotEnded", f"delivered {count + 1} times, and {why}")
         origin = Origin(record.topic, record.partition, record.offset, record.timestamp)
         letter = Letter(origin, self._group_id, count + 1, failure, failure, "")
         letter_headers = write_letter(tuple(with_count(record.headers, None)), letter)
         return SentLetter(self._topics.dead_letter, record.raw_value, record.raw_key, letter_headers)
 
     def _is_gone(self, place: TopicPartition, offset: int) -> None:
-        """Another must not be sent in its place."""
+        """Report a record that the queue no longer holds, and close its marker."""
         self.gone += 1
         logger.error(
-            "%s offset %d was not handled in time and cannot be delivered again: the topic does not hold it any more "
-            "(retention, compaction, or an aborted transaction)",
+            "%s offset %d was not handled in time and cannot be redelivered: the topic no longer holds it (retention, "
+            "compaction, or an aborted transaction)",
             place,
             offset,
             extra={"action": "record_gone", "topic": place.topic, "partition": place.partition, "offset": offset},
@@ -335,7 +335,7 @@ async def _next(reading: AsyncGenerator[Fetched, None]) -> Fetched | None:
 
 
 def spans_of(offsets: Sequence[int]) -> list[Span]:
-    """What is to be read for these, which ascend."""
+    """Returns the ranges to read for ascending offsets."""
     spans: list[Span] = []
     for offset in offsets:
         if spans and offset - spans[-1].end < _GAP:

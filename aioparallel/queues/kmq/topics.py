@@ -1,4 +1,4 @@
-"""The topics of one queue: named alike, and with as many partitions."""
+"""The topics of one queue."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ class QueueTopics:
             raise ConfigurationError(
                 "marker_topic",
                 self.markers,
-                f"has {counts[self.markers]} partitions and {self.queue} has {counts[self.queue]}: a marker stands in "
-                "the partition of its record's number, so make it with as many, or add some",
+                f"has {counts[self.markers]} partitions and {self.queue} has {counts[self.queue]}: a marker is stored "
+                "in the partition of its record's number; add partitions to the marker topic",
             )

@@ -1,4 +1,4 @@
-"""RedeliveryTracker: reads the markers, and delivers again what was begun and not ended in time."""
+"""RedeliveryTracker: reads the markers, and redelivers records that were started and not ended in time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["RedeliveryTracker", "TrackedPartition", "TrackerStats"]
 
-# Markers that one fetch may bring: a few hundredths of a second each time for those.
+# Markers in one fetch, at most: processing them takes a few hundredths of a second.
 _AT_ONCE = 5_000
 
 
@@ -36,34 +36,34 @@ class TrackedPartition(NamedTuple):
 
     partition: int
     open: int
-    """Records that somebody has, as far as was read."""
+    """Leased records, as far as the markers are read."""
     lag: int | None
-    """Markers that are not read yet, and those that are open; None: not known."""
+    """Markers that are unread or open; None: not known."""
 
 
 class TrackerStats(NamedTuple):
-    """What a tracker knows, and has done."""
+    """The statistics of a tracker since its start."""
 
     open: int
-    """Records that somebody has."""
+    """Leased records."""
     redelivered: int
-    """Records sent again, since the start."""
+    """Records that were redelivered."""
     dead_lettered: int
-    """Records put into the dead-letter topic."""
+    """Records that were dead-lettered."""
     gone: int
-    """Records that were to be sent again, and that the topic does not hold any more."""
+    """Records that were due for redelivery and that the queue no longer holds."""
     foreign: int
-    """Records of the marker topic that are no markers."""
+    """Records of the marker topic that are not markers."""
     lost_ends: int
     """End markers that could not be written."""
     partitions: tuple[TrackedPartition, ...]
-    """Those that this tracker has."""
+    """The partitions of this tracker."""
     cut_letters: int = 0
-    """Of those dead-lettered, the letters that are without a part of their record, which their topic does not take."""
+    """Dead letters that lack a part of their record, because it is too large for their topic."""
 
 
 class _Redelivering(Extension):
-    """Reads markers in place of records: no handler runs."""
+    """Reads markers; no handler runs."""
 
     redeliverer: Redeliverer
     tracking: Tracking | None = None
@@ -79,7 +79,7 @@ class _Redelivering(Extension):
         self.arrival_topics = (topics.markers,)
 
     def attach(self, consumer: ConsumerContext) -> None:
-        """Make what delivers again."""
+        """Create the redeliverer."""
         assert consumer.producer is not None
         self._consumer = consumer
         self.redeliverer = Redeliverer(
@@ -93,43 +93,45 @@ class _Redelivering(Extension):
         )
 
     async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
-        """Check that the topics of the queue fit each other."""
+        """Check the topics of the queue. Raises TopicNotFound, ConfigurationError."""
         self._topics.check(await self._consumer.client.partitions(self._topics.names, timeout), self._consumer.servers)
 
     def admission(self, processor: Processor) -> Tracking:
-        """Markers are complete when their records have ended."""
+        """Returns the tracking: a marker is complete when its record has ended."""
         self.tracking = Tracking(
             processor, self._consumer.fail, self._consumer.client, self.redeliverer, self._use_now_after
         )
         return self.tracking
 
     async def start(self) -> None:
-        """Begin to look for leases that are over."""
+        """Start to look for leases that have ended."""
         assert self.tracking is not None
         self._watching = asyncio.create_task(self.tracking.watch(), name="aioparallel-redelivery")
         self._watching.add_done_callback(self._watch_ended)
 
     async def stop(self) -> None:
-        """Look no more."""
+        """Stop looking for leases that have ended."""
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait([self._watching])
 
     def _watch_ended(self, task: asyncio.Task[None]) -> None:
-        """End the run: without this task nothing is delivered again."""
+        """End the run: without this task nothing is redelivered."""
         error = why_ended(task, is_wanted=self._consumer.is_running())
         if error is not None:
             self._consumer.fail(error)
 
     def problems(self) -> Iterable[Problem]:
-        """What the redeliverer says."""
+        """Returns the problems of the redeliverer."""
         return self.redeliverer.problems() if self._consumer.is_running() else ()
 
 
 @takes_options(Options)
 class RedeliveryTracker:
-    """Delivers again what a consumer of a queue has begun and not ended in time: to the end of the same partition, and
-    into the dead-letter topic after ``max_redeliveries`` times. Any number of them share the partitions.
+    """Redelivers records that a consumer of a queue started and did not end in time.
+
+    A redelivered record is appended to the same partition. After ``max_redeliveries`` it is dead-lettered. Any number
+    of trackers share the partitions.
 
     ::
 
@@ -137,7 +139,7 @@ class RedeliveryTracker:
             await tracker.run()
 
     ``topic``: the queue.
-    ``group_id``: of the trackers: a group of their own.
+    ``group_id``: the consumer group of the trackers.
     ``bootstrap_servers``: ``"host:port"``, several separated by commas.
     ``marker_topic``: the topic of the markers, with at least as many partitions as the queue. None: the name of the
     queue with ``-markers``.
@@ -148,18 +150,18 @@ class RedeliveryTracker:
     too large for the queue itself, with the count of its redeliveries, goes there at once. With ``"hold"`` both wait,
     and are tried once a minute.
     ``max_redeliveries``: maximum number of redeliveries of one record; 0: none.
-    ``use_now_after``: seconds without any marker in a partition after which its time is that of the clock. Before, it
-    is that of the markers, so that a tracker that is behind redelivers no record whose end it has not read yet.
+    ``use_now_after``: seconds without a new marker in a partition after which leases are compared with the clock.
+    Before, they are compared with the time of the last marker, so that a tracker that is behind redelivers no record
+    whose end marker is unread.
     ``producing``: how copies, dead letters and end markers are produced; copies of more than 1 MiB need
     ``Producing(client_options={"max_request_size": ...})``. ``on_produced`` is not called.
-    ``skip_unreadable``: batches, of the markers or of the queue, that are passed over where they cannot be read, each
-    as ``(topic, partition, offset)``; see :class:`~aioparallel.Options`.
+    ``skip_unreadable``: unreadable batches of the marker topic or of the queue that are skipped, each as ``(topic,
+    partition, offset)``; see :class:`~aioparallel.Options`.
     ``client``, ``producer``: other Kafka clients in place of aiokafka, e.g. the in-memory ones.
 
-    Topics and format are those of softwaremill's KMQ 0.3.2, and a tracker of either serves consumers of both. Beyond
-    that one: it keeps headers; it begins at the first marker that is still open, where it stopped; of several start
-    markers of a record the last one counts, so a lease can be extended; a record that its topic does not hold any more
-    is told as gone.
+    Topics and formats are those of softwaremill's KMQ 0.3.2, and a tracker of either serves consumers of both. Unlike
+    KMQ's, this tracker keeps headers. It resumes at the first open marker. The last start marker of a record counts, so
+    a lease can be extended. Records that the queue no longer holds are reported as gone.
 
     Raises ConfigurationError.
     """
@@ -190,7 +192,7 @@ class RedeliveryTracker:
         check_time("use_now_after", use_now_after, zero=True)
         check_too_large("dead_letter_too_large", dead_letter_too_large)
         self.topics = QueueTopics(topic, marker_topic, dead_letter)
-        """Those of the queue."""
+        """The topics of the queue."""
         self._redelivering = _Redelivering(self.topics, max_redeliveries, use_now_after, dead_letter_too_large)
         self._markers = ParallelConsumer[bytes, bytes](
             self.topics.markers,
@@ -218,23 +220,23 @@ class RedeliveryTracker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Commit, leave the group."""
+        """Commit and leave the group."""
         await self._markers.__aexit__(kind, error, traceback)
 
     async def run(self) -> None:
-        """Until :meth:`stop`. Raises what ended it otherwise."""
+        """Run until :meth:`stop`. Raises any error that ends the run."""
         await self._markers.run(_no_handler)
 
     def run_sync(self) -> None:
-        """Open, run and close in an event loop of its own, until SIGINT or SIGTERM."""
+        """Open, run and close in a new event loop, until SIGINT or SIGTERM."""
         self._markers.run_sync(_no_handler)
 
     def stop(self) -> None:
-        """Let :meth:`run` end. May be called at any time, more than once."""
+        """End :meth:`run`. May be called at any time, more than once."""
         self._markers.stop()
 
     def stats(self) -> TrackerStats:
-        """A snapshot. Raises ConsumerStateError before it runs."""
+        """Returns the current statistics. Raises ConsumerStateError before the run."""
         stats = self._markers.stats()
         tracking, redeliverer = self._redelivering.tracking, self._redelivering.redeliverer
         assert tracking is not None
@@ -256,7 +258,7 @@ class RedeliveryTracker:
     def health(self) -> Health:
         """Like :meth:`ParallelConsumer.health() <aioparallel.ParallelConsumer.health>`."""
         health = self._markers.health()
-        # After a map that was cut more markers are read again, and nothing runs again.
+        # A truncated offset map only means that more markers are read again.
         problems = tuple(problem for problem in health.problems if problem.kind is not ProblemKind.MAP_CUT)
         return Health(running=health.running, problems=problems, joined=health.joined)
 

@@ -1,5 +1,8 @@
-"""Markers that were read, for each partition held: what is open is not complete, so the committed position is that of
-the first open marker, and a restart reads no more than it must."""
+"""The markers of each assigned partition.
+
+Open markers are incomplete, so the committed offset is that of the first open marker. A restart reads no more than it
+must.
+"""
 
 from __future__ import annotations
 
@@ -23,40 +26,44 @@ __all__ = ["Tracked", "Tracking"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between looks at what is due; until what could not be delivered again is tried anew, doubled each time for
-# what cannot be read; until the end markers of what was are taken for lost, and written once more, and until what the
-# brokers refuse, or was on its way to the dead letters, is looked at again.
+# Seconds between two checks for records that are due.
 _LOOK: Final = 0.2
+# Seconds until a failed redelivery is tried again. Doubled with each try if the record cannot be read.
 _AGAIN: Final = 2.0
+# Seconds until an end marker counts as lost and is written again, and until a record is due again that the brokers
+# refuse, or that is being dead-lettered.
 _LOST: Final = 60.0
-# Seconds for which nobody has told where a partition of markers ends, after which more may have come unread.
+# If the end of a marker partition is older than this many seconds, it may have unread markers.
 _UNTOLD: Final = 2.0
-# Seconds for what is under way when nobody looks any more, and for dead letters when partitions go.
+# Seconds for running redeliveries at the end, and for dead letters when partitions are released.
 _CLOSING: Final = 2.0
-# Records of one partition that are delivered again at once.
+# Records of one partition in one redelivery.
 _AT_ONCE: Final = 1_000
 
 
 class Tracked:
-    """One partition of markers, in one session."""
+    """One partition of markers, in one assignment."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
         self.open = OpenMarkers()
         self.until: int | None = None
-        """The end of its log when it was first told: before that nobody knows which records have ended."""
+        """The first known end of the log. Before it is reached, it is not known which records have ended."""
         self.times = MarkerTimes()
         self.read_at = 0.0
-        """When that was, on the loop's clock."""
+        """When markers were last read, on the loop's clock."""
         self.under_way: asyncio.Task[None] | None = None
         self.unread: dict[int, int] = {}
-        """By offset, how often a record could not be read."""
+        """How often a record could not be read, by offset."""
         self.settled: dict[int, int] = {}
-        """By offset, the start marker of what needs nothing but its end marker any more, until that is read."""
+        """The start markers of records that need only an end marker, by offset, until that one is read."""
 
     def now(self, loop_now: float, clock: int, use_now_after: float, has_all: bool) -> int:
-        """The time by which leases end, milliseconds: that of the markers, which may be read late, and once all were
-        read, and none has come for a while, that of the clock."""
+        """Returns the time at which leases are compared, in milliseconds.
+
+        It is the time of the last marker, because markers may be read late. Once all are read, and none arrived for
+        ``use_now_after`` seconds, it is the clock's.
+        """
         return self.times.latest if loop_now - self.read_at < use_now_after or not has_all else clock
 
 
@@ -80,7 +87,7 @@ class Tracking:
         self._watches = False
         self.tracked: dict[Session, Tracked] = {}
         self.foreign = 0
-        """Records of the marker topic that are no markers."""
+        """Records of the marker topic that are not markers of their partition."""
 
     # -- in ---------------------------------------------------------------------------------------------
 
@@ -119,7 +126,7 @@ class Tracking:
         self.foreign += 1
         if self.foreign in (1, 10) or self.foreign % 1_000 == 0:
             logger.warning(
-                "%s is no marker of its partition; %d such records were passed over",
+                "%s is not a marker of its partition; %d such records were skipped",
                 record,
                 self.foreign,
                 extra={"action": "foreign_marker"},
@@ -137,9 +144,10 @@ class Tracking:
         return not any(tracked.under_way for tracked in self.tracked.values())
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """See :class:`~aioparallel.group.admission.Admission`. What is being delivered again goes on for so long: its
-        end markers come after it, and who has the partition next would do it once more. Dead letters for a moment only:
-        their topic may be away for long, and all trackers wait for a rebalance."""
+        """Wait for running redeliveries: their end markers follow them, and the next owner would redeliver again.
+
+        Dead letters get less time: their topic may be unavailable for long, and a rebalance blocks all trackers.
+        """
         await self._processor.drain(list(sessions), 0, 0)  # nothing runs
         tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way]
         if tasks:
@@ -153,14 +161,14 @@ class Tracking:
     # -- its own task -----------------------------------------------------------------------------------
 
     async def watch(self) -> None:
-        """Deliver again what is due, for ever."""
+        """Redeliver what is due, until cancelled."""
         self._watches = True
         try:
             while True:
                 await asyncio.sleep(_LOOK)
                 for session, tracked in list(self.tracked.items()):
                     if not session.current:
-                        del self.tracked[session]  # what it has under way ends by itself
+                        del self.tracked[session]  # its running redelivery ends by itself
                     elif session.state is SessionState.OPEN:
                         self._look(tracked)
         finally:
@@ -184,14 +192,16 @@ class Tracking:
             tracked.under_way.add_done_callback(lambda _: self._redelivered(tracked))
 
     def _redelivered(self, tracked: Tracked) -> None:
-        """More may be due, unless nobody looks any more."""
+        """Check again at once: more records may be due."""
         tracked.under_way = None
         if self._watches and tracked.session.state is SessionState.OPEN:
             self._look(tracked)
 
     def _has_all(self, session: Session) -> bool:
-        """Whether all markers were read, as far as anybody knows. Where their leader is silent, or this process stood
-        still, there may be ends that nobody has told of."""
+        """Whether all markers are read.
+
+        The known end must be recent: if the leader is silent, or this process was suspended, there may be more.
+        """
         end, told = self._client.end_offset_seen(session.partition), self._client.since_end_seen(session.partition)
         return end is not None and session.ledger.position >= end and told is not None and told < _UNTOLD
 
@@ -200,7 +210,7 @@ class Tracking:
         markers = {offset: tracked.open.marker_of(offset) for offset in due}
 
         def is_same(offset: int) -> bool:
-            """It has neither ended nor been extended."""
+            """Whether the record has neither ended nor been extended."""
             return tracked.open.marker_of(offset) == markers[offset]
 
         def is_wanted(offset: int) -> bool:

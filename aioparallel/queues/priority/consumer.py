@@ -1,4 +1,4 @@
-"""PriorityConsumer: records of several priorities, the more urgent ones first."""
+"""PriorityConsumer: consumes records of several priorities, higher ones first."""
 
 from __future__ import annotations
 
@@ -21,38 +21,40 @@ from aioparallel.records.record import K_co, V_co
 
 __all__ = ["PriorityConsumer"]
 
-# What is reckoned with weights, up to the records that have started divided by them, stays far within a float.
+# Computations with weights, such as started records divided by a weight, stay within the range of a float.
 _HEAVIEST = 1e100
 
 
 @takes_options(Options, without=("commits",))
 class PriorityConsumer(ParallelConsumer[K_co, V_co]):
-    """Reads topics of several priorities: of the topic "jobs" with three of them ``jobs-0``, ``jobs-1`` and ``jobs-2``,
-    the most urgent. Each priority has a group of its own, ``g-0`` and so on; all run in one engine.
+    """Consumes topics of several priorities.
+
+    The topic "jobs" with three priorities is the topics ``jobs-0``, ``jobs-1`` and ``jobs-2``, the highest. Each
+    priority has its own group, ``g-0`` and so on. All run in one engine.
 
     ::
 
         async with PriorityConsumer("jobs", priorities=3, bootstrap_servers="localhost:9092", group_id="g") as one:
             await one.run(work)
 
-    While several priorities have something to do each has twice the part of the one below it: of the handlers that
-    run, of what is read ahead, and of each poll. What one leaves unused the others take. So a record that is urgent
-    starts at the next free place, however much of the rest was read before it.
+    While several priorities have records, each has twice the share of the one below it: of the handlers that run, of
+    the buffer, and of each poll. Other priorities use what one leaves unused. So an urgent record starts at the next
+    free slot, however many other records were read before it.
 
     ``topics``: logical names; the topics of all priorities must exist.
     ``group_id``: the logical group.
     ``priorities``: how many, 0 to ``priorities - 1``, the highest.
-    ``max_poll_records``: of all priorities together, in one poll; ``max_buffered`` is twice that at least.
-    ``history_window``, ``burst_threshold``: a priority of which so many of the last ``history_window`` polls were full
-    may bring what the others have not used in any of them, too. Of several the highest.
-    ``weights``: parts of each priority, lowest first, in place of 1, 2, 4, ...; any numbers above 0.
-    ``ageing``: seconds. A priority that has something to do and has started nothing for so long has the next turn,
-    whatever its weight; of eight turns one at most goes by that. ``math.inf``: never.
+    ``max_poll_records``: records of all priorities in one poll; ``max_buffered`` must be at least twice that.
+    ``history_window``, ``burst_threshold``: if at least ``burst_threshold`` of the last ``history_window`` polls of a
+    priority were full, it may also read what the others used in none of them. Among several, the highest does.
+    ``weights``: the share of each priority, lowest first, in place of 1, 2, 4, ...; any numbers above 0.
+    ``ageing``: seconds. A priority that has records and has started none for so long gets the next turn, whatever its
+    weight. At most one of eight turns is given this way. ``math.inf``: never.
     ``clients``: one for each priority, lowest first, in place of aiokafka's.
 
-    All else is as in :class:`~aioparallel.ParallelConsumer`, with the order of keys within a priority. Handlers by
-    topic go by logical names; batches are of one priority. Refused are patterns of topics, and retry topics, which have
-    no priority. Topics, groups and the sharing out are those of Flipkart's priority-kafka-client 1.0.0. Raises
+    All else is as in :class:`~aioparallel.ParallelConsumer`; keys are ordered within a priority. Handlers by topic use
+    logical names. A batch has records of one priority. Topic patterns are refused, and so are retry topics, which have
+    no priority. Topics, groups and shares are those of Flipkart's priority-kafka-client 1.0.0. Raises
     ConfigurationError.
     """
 

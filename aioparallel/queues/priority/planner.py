@@ -1,4 +1,4 @@
-"""What the next poll asks of each priority: its part of the budget, as far as its part of the buffer has room."""
+"""Plans the next poll: each priority's share of the budget, within its share of the buffer."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ __all__ = ["PollPlanner"]
 
 
 class PollPlanner:
-    """Plans for each priority as for a consumer of its own, with a part of the buffer that no other takes: so what is
-    urgent finds room whatever has been read of the rest. A burst takes room beside the parts, as far as there is some:
-    what an earlier one has brought of another may be there still.
+    """Plans each priority like a separate consumer.
+
+    Each priority has a share of the buffer that no other uses, so urgent records always find capacity. A burst uses
+    capacity outside these shares, unless the records of an earlier burst still occupy it.
     """
 
     def __init__(

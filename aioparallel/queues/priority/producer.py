@@ -21,7 +21,7 @@ __all__ = ["PriorityProducer"]
 
 
 class _Sent(PendingOutput):
-    """An output, and who waits for it."""
+    """An output with a future for its result."""
 
     __slots__ = ("place",)
 
@@ -31,7 +31,7 @@ class _Sent(PendingOutput):
 
     def placed(self, place: Produced) -> None:
         """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        if not self.place.done():  # by a cancellation
+        if not self.place.done():  # else the caller was cancelled
             self.place.set_result(place)
 
     def failed(self, failure: ProduceFailed) -> None:
@@ -41,7 +41,7 @@ class _Sent(PendingOutput):
 
 
 class PriorityProducer:
-    """Sends records into topics of several priorities, see :class:`PriorityConsumer`.
+    """Sends records to topics of several priorities, see :class:`PriorityConsumer`.
 
     ::
 
@@ -56,8 +56,7 @@ class PriorityProducer:
     ``connect_timeout``: seconds for connecting.
     ``producer``: another producing client in place of aiokafka's, e.g. an ``InMemoryProducer``.
 
-    Handlers need none: what they return goes to ``Outgoing(priority_topic("jobs", 2), ...)``. Raises
-    ConfigurationError.
+    Handlers do not need one: they return ``Outgoing(priority_topic("jobs", 2), ...)``. Raises ConfigurationError.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class PriorityProducer:
     ) -> None:
         check_priorities(priorities)
         self.priorities = priorities
-        """How many there are."""
+        """The number of priorities."""
         self._options = options = Options(
             producing=producing or Producing(),
             security=security,
@@ -99,7 +98,7 @@ class PriorityProducer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Wait for what is not acknowledged, for as long as ``delivery_timeout`` says, and disconnect."""
+        """Wait for unacknowledged records, at most ``delivery_timeout`` seconds, and disconnect."""
         await to_the_end(self._producer.stop(self._options.producing.delivery_timeout))
 
     async def send(
@@ -113,12 +112,13 @@ class PriorityProducer:
         partition: int | None = None,
         timestamp: int | None = None,
     ) -> Produced:
-        """Send a record to ``topic`` with this priority, 0 is the lowest; the rest is that of
-        :class:`~aioparallel.Outgoing`. Returns where it stands, once the brokers have acknowledged it. Many at once go
-        out in batches: ``asyncio.gather``, a task group.
+        """Send a record to ``topic`` with this priority; 0 is the lowest.
 
-        Raises ConfigurationError for a priority that there is not, TypeError for what cannot be produced, ProduceFailed
-        where the brokers have not taken it. Cancelled, it may have been sent all the same.
+        The other arguments are those of :class:`~aioparallel.Outgoing`. Returns the record's place once the brokers
+        have acknowledged it. Concurrent calls (``asyncio.gather``, a task group) are sent in batches.
+
+        Raises ConfigurationError for an unknown priority, TypeError for a record that cannot be produced, ProduceFailed
+        if it was not acknowledged. A cancelled call may still have sent the record.
         """
         if type(priority) is not int or not 0 <= priority < self.priorities:
             raise ConfigurationError("priority", priority, f"must be 0 to {self.priorities - 1}, the highest")
@@ -128,6 +128,6 @@ class PriorityProducer:
         return await sent.place
 
     async def partitions(self, topic: str) -> set[TopicPartition]:
-        """Those of all priorities of this topic. Raises TimeoutError after ``connect_timeout`` seconds."""
+        """Returns a topic's partitions of all priorities. Raises TimeoutError after ``connect_timeout`` seconds."""
         names = [priority_topic(topic, priority) for priority in range(self.priorities)]
         return await self._producer.partitions(names, self._options.connect_timeout)

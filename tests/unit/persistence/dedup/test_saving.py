@@ -180,7 +180,7 @@ async def test_nothing_is_committed_that_is_not_saved(caplog: pytest.LogCaptureF
         await until(lambda: len(handled.sources) == 80)
         await until(lambda: "commit_refused" in [problem.kind for problem in consumer.health().problems])
         assert committed(broker) == 50
-        assert "what was seen is not saved" in caplog.text
+        assert "the deduplication memory is not saved" in caplog.text
         broker.faults.heal()
         await until(lambda: committed(broker) == 80)
 

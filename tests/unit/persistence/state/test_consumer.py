@@ -87,7 +87,7 @@ async def test_a_state_that_is_behind_its_position_is_told(caplog: pytest.LogCap
     await run(ParallelConsumer("in", group_id=GROUP, client=client, until="end"))
     assert await states(*range(40, 50)) == totals(*range(50))
     (line,) = told()
-    assert "the last increment of its state is of offset 30, and 40 is committed" in line
+    assert "the last increment of its state is of offset 30, and the committed offset is 40" in line
 
 
 @both
@@ -286,7 +286,7 @@ async def test_a_state_that_is_new_to_a_group_is_made_of_the_log(caplog: pytest.
         assert consumer.states(P0) == totals(*range(20))
         consumer.stop()
         await running
-    assert "making it of all records before that" in caplog.text
+    assert "the state is made of all records before that" in caplog.text
 
 
 @both
@@ -370,7 +370,7 @@ def test_what_cannot_stand_beside_it(options: dict[str, Any], message: str) -> N
 
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"apply": nothing}, "State apply=.*plain function"),
-    ({"dump": str}, "State dump=.*gave str for initial"),
+    ({"dump": str}, "State dump=.*returned str for initial"),
     ({"load": lambda data: 1 / 0}, "State load=.*ZeroDivisionError"),
     ({"topic": " "}, "State topic"),
     ({"topic": "a", "snapshots": "a"}, "State snapshots"),
@@ -437,8 +437,8 @@ def test_a_group_whose_name_is_no_part_of_a_topics(group: str) -> None:
     """Is told when the consumer is made, with the options that name the topics, and not that they should be created."""
     broker = broker_of()
     given: dict[str, Any] = {"client": InMemoryClient(broker, "g"), "producer": InMemoryProducer(broker)}
-    with pytest.raises(ConfigurationError, match=r"State topic=.*is no name of a topic.*made of the group's name"):
+    with pytest.raises(ConfigurationError, match=r"State topic=.*is not a valid topic name.*default for the group"):
         ParallelConsumer("in", group_id=group, state=sums(), **given)
     ParallelConsumer("in", group_id=group, state=sums(topic="increments", snapshots="full"), **given)
-    with pytest.raises(ConfigurationError, match=r"State snapshots='\.\.': is no name of a topic: give"):
+    with pytest.raises(ConfigurationError, match=r"State snapshots='\.\.': is not a valid topic name: set"):
         ParallelConsumer("in", group_id="g", state=sums(topic="increments", snapshots=".."), **given)

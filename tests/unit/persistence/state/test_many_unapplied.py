@@ -166,7 +166,7 @@ async def test_a_value_that_no_full_snapshot_holds_is_told_with_its_key(monkeypa
         broker.append("in", b"1000", key=b"large", partition=0)
         await until(lambda: consumer.health().problems)
         (problem,) = consumer.health().problems
-        assert "gave 4 bytes for the value of key b'large', and a full snapshot takes 3 at most" in problem.message
+        assert "returned 4 bytes for the value of key b'large'; a full snapshot allows 3 at most" in problem.message
         assert committed(broker) == 1
 
 
@@ -273,7 +273,7 @@ async def test_parts_are_found_far_before_their_increment() -> None:
     expected = {offset for text in texts for offset in read_unapplied(text)}
     assert set(await topics.unapplied_of(P0, found, 5)) == expected
     broker.compact(topics._place_of(P0), {0})
-    with pytest.raises(ValueError, match="only 2 of its 3 parts are there"):
+    with pytest.raises(ValueError, match="it has 2 of 3 parts"):
         await topics.unapplied_of(P0, found, 5)
 
 
@@ -290,7 +290,7 @@ async def test_a_part_that_is_gone_ends_nothing(together: bool, caplog: pytest.L
     consumer = member(broker, together)
     async with running(consumer, refuse_odd):
         assert consumer.states(P0) == totals(*range(20_000))
-        assert "records that were put away since its full snapshot count in the state" in caplog.text
+        assert "records that were dead-lettered or skipped since its full snapshot are in the state" in caplog.text
 
 
 def topics_place() -> Any:

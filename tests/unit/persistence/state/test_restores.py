@@ -65,9 +65,9 @@ async def test_a_snapshots_topic_that_was_made_anew(together: bool, caplog: pyte
     async with running(consumer):
         assert consumer.states(P0) == totals(*range(40))
         assert asyncio.get_running_loop().time() < 10
-        assert "its partition ends at offset 0: was the topic made anew?" in caplog.text
+        assert "its partition ends at offset 0: was the topic deleted and created again?" in caplog.text
         (told,) = [record.message for record in caplog.records if getattr(record, "action", "") == "state_from_log"]
-        assert told.startswith("in-0: none of the full snapshots of its state can be used: it is made of all records")
+        assert told.startswith("in-0: none of the full snapshots of its state can be used: the state is made of all")
         await until(lambda: consumer.stats().state.snapshots == 1)  # type: ignore[union-attr]
     await nothing_is_read_again(broker, 40, together)
 

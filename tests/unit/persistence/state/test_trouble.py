@@ -404,7 +404,7 @@ async def test_apply_that_changes_its_value_is_refused(caplog: pytest.LogCapture
         await consumer.run(nothing)
     (failure,) = failures
     assert isinstance(failure, StateFailed)
-    assert "it has changed the value" in str(failure)
+    assert "it changed the value" in str(failure)
 
 
 def test_an_apply_that_holds_the_event_loop_is_named(caplog: pytest.LogCaptureFixture) -> None:

@@ -163,7 +163,7 @@ async def test_a_handler_that_outlives_the_lease_is_told(
         produce(broker, [b"slow", b"quick"])
         await until(lambda: one.stats().succeeded == 2)
     (line,) = [found for found in caplog.records if getattr(found, "action", None) == "lease_outlived"]
-    assert "1 records were handled when their lease was over, the last one 0." in line.getMessage()
+    assert "1 records were handled after their lease had ended, the last one 0." in line.getMessage()
     assert "q-0 offset 0" in line.getMessage()
 
 

@@ -251,7 +251,7 @@ async def test_a_record_that_is_gone_is_told(broker: InMemoryBroker, caplog: pyt
         await until(lambda: watching.stats().gone == 1 and watching.stats().redelivered == 1)
         await until(lambda: not open_markers(broker))
     assert [one.value for one in held(broker, "q")] == [b"b", b"b"]
-    assert "q-0 offset 0 was not handled in time and cannot be delivered again" in caplog.text
+    assert "q-0 offset 0 was not handled in time and cannot be redelivered" in caplog.text
 
 
 async def test_a_batch_that_cannot_be_read_again_is_passed_over_where_it_is_named(broker: InMemoryBroker) -> None:

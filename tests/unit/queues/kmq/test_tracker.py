@@ -135,9 +135,9 @@ async def test_a_copy_that_is_refused_stays_open(broker: InMemoryBroker, caplog:
         mark(broker, 0, start_of(100))
         await until(lambda: "cannot be delivered again" in caplog.text)
         (problem,) = watching.health().problems
-        assert problem.message.startswith("q-0 offset 0 cannot be delivered again: could not produce to q-0")
+        assert problem.message.startswith("q-0 offset 0 cannot be redelivered: could not produce to q-0")
         await asyncio.sleep(2.6)
-        assert caplog.text.count("cannot be delivered again") == 1
+        assert caplog.text.count("cannot be redelivered") == 1
         broker.faults.heal()
         produce(broker, [b"b"])
         mark(broker, 1, start_of(100))
@@ -376,6 +376,6 @@ async def test_held_it_stays_open(broker: InMemoryBroker) -> None:
         mark(broker, 0, start_of(100))
         await until(lambda: watching.health().problems)
         (problem,) = watching.health().problems
-        assert problem.message.startswith("q-0 offset 0 cannot be delivered again: could not produce to q-0")
+        assert problem.message.startswith("q-0 offset 0 cannot be redelivered: could not produce to q-0")
         assert open_markers(broker)
     assert not broker.records("q__undelivered")
