@@ -363,7 +363,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             if self._state.ending.is_set():
                 return
             self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, output_sink)
-            await self._extensions.start()
+            await unless(self._state.ending, self._extensions.start())
             await self._engine.run(self._topics)
             await self._extensions.stop()  # after a failure the last commit comes before that, in _close
         except BaseException as error:

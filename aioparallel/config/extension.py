@@ -108,7 +108,8 @@ class PartitionState:
         return False
 
     def acknowledged(self) -> None:
-        """The broker has the last commit of the partition, and what belonged to it."""
+        """The broker has the last commit of the partition, and what belonged to it. Not called once the partition is
+        revoked or lost."""
 
     def lanes(self) -> Mapping[int, Hashable]:
         """Return the lane of each record that is complete and not committed, where one of them must not be committed
@@ -150,7 +151,7 @@ class Extension:
     # -- the run ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """The run begins. The group is joined next."""
+        """The run begins. The group is joined next. Cancelled if the run ends meanwhile."""
 
     async def work(self) -> None:
         """Runs beside the records until it is cancelled. Returns early if there is nothing to do."""

@@ -200,16 +200,18 @@ class Extensions:
         commit. One that takes all of it is cancelled, and refuses.
         """
         refused: dict[TopicPartition, CommitFault] = {}
+        before = {partition: self._assignments[partition] for partition in positions}
         for one in self._saving:
             wanted = {partition: at for partition, at in positions.items() if partition not in refused}
             if wanted:
                 found = await self._saved(one, wanted, ends)
                 for partition in wanted:
-                    if self._refusals.get(partition, (None,))[0] is one:
+                    fault = found.get(partition)  # None is no fault; what it says of others does not matter
+                    if fault is not None:
+                        refused[partition] = fault
+                        self._refusals[partition] = one, fault, before[partition]
+                    elif self._refusals.get(partition, (None,))[0] is one:
                         del self._refusals[partition]
-                for partition, fault in found.items():
-                    self._refusals[partition] = one, fault, self._assignments[partition]
-                refused |= found
         return refused
 
     @staticmethod

@@ -145,8 +145,7 @@ class GroupRun:
         self._client.subscribe(topics, self)
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
-        for work in self._extensions.work:
-            self._spawn(work(), "extension")
+        working = [self._spawn(work(), "extension") for work in self._extensions.work]
         if self._targets is not None:
             self._spawn(self._ends.run(), "ends")
         self._spawn(self._check_stalls(), "stalls")
@@ -165,6 +164,9 @@ class GroupRun:
             sessions = list(self._assignment.sessions.values())
             await unless(self._state.hurried, self._committer.finish(sessions, self._options.commit_timeout))
         await self.settle()
+        for task in working:  # before extensions are stopped
+            task.cancel()
+        await ended(working, END_TIMEOUT)
         if self._failed_at_end is not None:
             raise self._failed_at_end
         if self._targets is not None and self._owing:
@@ -240,7 +242,7 @@ class GroupRun:
 
     def fail(self, error: BaseException) -> None:
         """End the run, which raises this error. A later one is logged."""
-        if not self._state.fail(error):
+        if error is not self._state.failure and not self._state.fail(error):
             # All records in flight may fail for the same reason, so only the first late failure is an error.
             level = logging.DEBUG if self._failed_late else logging.ERROR
             self._failed_late = True

@@ -94,8 +94,9 @@ class Sampler:
         session.promised = one.highest
         if session.truncated is not None and one.committed.offset > session.truncated[1]:
             session.truncated = None
-        for state in session.partition_states:
-            state.acknowledged()
+        if not session.dropped:  # an answer may come after released()
+            for state in session.partition_states:
+                state.acknowledged()
         self.limit.accepted(len(text))
         if text and not text.isascii() and not session.wrote_dense:
             session.wrote_dense = True

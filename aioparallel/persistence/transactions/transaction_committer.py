@@ -184,6 +184,9 @@ class TransactionCommitter:
                 await self._rest()
                 await self._one()
                 self._ended.wake_all()
+        except Exception as error:
+            self._member.fatal(error)  # before those that wait for a commit go on: at the end of a run nobody else does
+            raise
         finally:
             self._has_ended = True
             self._ended.wake_all()

@@ -425,7 +425,7 @@ def test_the_process_ends(how: str, code: int) -> None:
     """By itself after SIGTERM, though the handler ignores even its garbage collection."""
     ran = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == code, ran.stderr
-    assert ("HandlerNotStopped: the handler for t-0 offset 0 goes on" in ran.stderr) is (how == "run_sync")
-    assert ("ERROR the handler for t-0 offset 0 goes on" in ran.stderr) is (how == "consume")
+    assert ("HandlerNotStopped: the handler for t-0 offset 0 still runs" in ran.stderr) is (how == "run_sync")
+    assert ("ERROR the handler for t-0 offset 0 still runs" in ran.stderr) is (how == "consume")
     assert "never" not in ran.stderr
     assert "was destroyed" not in ran.stderr

@@ -828,3 +828,148 @@ async def test_a_partition_that_goes_while_extensions_save_aborts_no_transaction
         assert transactions.aborted == 0
         consumer.stop()
         await running
+
+
+async def test_what_one_says_of_partitions_that_it_was_not_asked_for_counts_for_nothing() -> None:
+    class Telling(Extension):
+        count = 0
+
+        async def before_commit(
+            self, positions: Mapping[TopicPartition, Committed], timeout: float
+        ) -> Mapping[TopicPartition, CommitFault]:
+            self.count += 1
+            return dict.fromkeys([P0, P1, TopicPartition("other", 7)], CommitFault.RETRIABLE) if self.count < 3 else {}
+
+    broker, telling = broker_of(), Telling()
+    broker.append("t", b"1", partition=0)
+    async with consumer_of(broker, telling) as consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await until(lambda: committed(broker) == 1)
+        assert not consumer.health().problems
+        consumer.stop()
+        await running
+
+
+async def test_a_fault_that_is_none_commits() -> None:
+    """As in what an OffsetStore returns. It was taken for a commit that the broker had acknowledged."""
+
+    class Telling(Extension):
+        async def before_commit(
+            self, positions: Mapping[TopicPartition, Committed], timeout: float
+        ) -> Mapping[TopicPartition, CommitFault]:
+            return dict.fromkeys(positions)  # type: ignore[return-value]
+
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    async with consumer_of(broker, Telling(), until="end") as consumer:
+        await consumer.run(nothing)
+    assert committed(broker) == 1
+
+
+@pytest.mark.parametrize("commits", [None, Transactions(interval=0.05)], ids=["group", "transactions"])
+async def test_a_commit_that_is_answered_after_its_partition_went_is_not_told(commits: Transactions | None) -> None:
+    calls, answered = list[str](), asyncio.Event()
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    consumer = consumer_of(
+        broker, Noting(calls), value_deserializer=int, **({} if commits is None else {"commits": commits})
+    )
+    where, name = (consumer._client, "commit") if commits is None else (consumer._producer, "end")
+    asks = getattr(where, name)
+
+    async def answers_late(*args: Any, **keywords: Any) -> Any:
+        found = await asks(*args, **keywords)
+        answered.set()
+        await asyncio.sleep(1)
+        return found
+
+    setattr(where, name, answers_late)
+    async with consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await answered.wait()
+        assert consumer._engine is not None
+        consumer._engine.lost([P0])
+        await asyncio.sleep(3)
+        consumer.stop()
+        await running
+    assert "acknowledged" not in calls[calls.index("released") :]
+
+
+@pytest.mark.parametrize("how", ["end", "failure"])
+async def test_work_has_ended_before_the_extension_is_stopped(how: str) -> None:
+    calls: list[str] = []
+
+    class Working(Extension):
+        async def work(self) -> None:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                calls.append("work ended")
+
+        async def stop(self) -> None:
+            calls.append("stop")
+
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    stops = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="stop")
+    consumer = consumer_of(broker, Working(), until="end", failures=stops)
+    async with consumer:
+        if how == "end":
+            await consumer.run(nothing)
+        else:
+            with pytest.raises(RecordStopped):
+                await consumer.run(rejecting)
+    assert calls == ["work ended", "stop"]
+
+
+async def test_a_stop_does_not_wait_for_an_extension_that_starts() -> None:
+    calls: list[str] = []
+
+    class Starting(Extension):
+        async def start(self) -> None:
+            calls.append("start")
+            await asyncio.Event().wait()
+
+        async def stop(self) -> None:
+            calls.append("stop")
+
+    async with consumer_of(broker_of(), Starting(), Noting(calls)) as consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await until(lambda: calls[-1:] == ["start"])
+        consumer.stop()
+        async with asyncio.timeout(5):
+            await running
+    assert calls[-4:] == ["start", "finish", "stop", "close"]
+    assert calls.count("stop") == 1  # of the one whose start was cancelled
+
+
+@pytest.mark.parametrize("ends", ["until", "stop"])
+@pytest.mark.parametrize("hook", ["before_commit", "commit_outputs"])
+async def test_what_a_hook_raises_in_the_last_transaction_is_raised(hook: str, ends: str) -> None:
+    """It was logged, and the run returned, or said that the brokers had not answered."""
+
+    class Failing(Extension):
+        pass
+
+    def fails_at_once(*_: object) -> None:
+        raise LookupError(hook)
+
+    async def fails_later(*_: object) -> None:
+        raise LookupError(hook)
+
+    setattr(Failing, hook, fails_at_once if hook == "commit_outputs" else fails_later)
+    broker, handled = broker_of(), asyncio.Event()
+    broker.append("t", b"1", partition=0)
+
+    async def handle(record: Record) -> None:
+        handled.set()
+
+    until_end = {"until": "end"} if ends == "until" else {}
+    consumer = consumer_of(broker, Failing(), commits=Transactions(interval=5), **until_end)
+    async with consumer:
+        running = asyncio.create_task(consumer.run(handle))
+        await handled.wait()
+        consumer.stop()
+        with pytest.raises(LookupError, match=hook):
+            await running
+    assert not committed(broker)

@@ -133,7 +133,7 @@ async def test_a_copy_that_is_refused_stays_open(broker: InMemoryBroker, caplog:
     produce(broker, [b"a"])
     async with running(tracker(broker)) as watching:
         mark(broker, 0, start_of(100))
-        await until(lambda: "cannot be delivered again" in caplog.text)
+        await until(lambda: "cannot be redelivered" in caplog.text)
         (problem,) = watching.health().problems
         assert problem.message.startswith("q-0 offset 0 cannot be redelivered: could not produce to q-0")
         await asyncio.sleep(2.6)
