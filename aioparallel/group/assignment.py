@@ -192,6 +192,7 @@ class Assignment:
 
     async def close(self) -> None:
         """End the openers and resets. Settle the sessions before."""
+        self._let_go([*self.sessions.values()])  # those whose last commit has raised: else settled before
         self.unreadable.close()
         tasks = list(self._tasks)
         for task in tasks:

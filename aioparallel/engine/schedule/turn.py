@@ -150,7 +150,11 @@ class Turn:
             self._counters.start_and_produce(source, handed_over)
             handed_over.clear()
         if ended:
-            self._counters.start_and_succeed(source, ended)
+            self.source = None  # who hears that they are complete may ask for the counters
+            try:
+                self._counters.start_and_succeed(source, ended)
+            finally:
+                self.source = source
             ended.clear()
         if current is not None:
             self._current = None

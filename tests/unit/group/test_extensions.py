@@ -973,3 +973,45 @@ async def test_what_a_hook_raises_in_the_last_transaction_is_raised(hook: str, e
         with pytest.raises(LookupError, match=hook):
             await running
     assert not committed(broker)
+
+
+async def test_partitions_whose_last_commit_raises_are_released_before_the_extension_is_stopped() -> None:
+    class Failing(Noting):
+        async def before_commit(
+            self, positions: Mapping[TopicPartition, Committed], timeout: float
+        ) -> Mapping[TopicPartition, CommitFault]:
+            raise LookupError("before_commit")
+
+    broker, calls = broker_of(), list[str]()
+    broker.append("t", b"1", partition=0)
+    with pytest.raises(LookupError):
+        async with consumer_of(broker, Failing(calls), value_deserializer=int, until="end") as consumer:
+            await consumer.run(nothing)
+    assert calls[-3:] == ["released", "stop", "close"]
+
+
+@pytest.mark.parametrize("call", ["stop", "stats", "pause"])
+async def test_a_state_may_use_the_consumer_when_a_record_is_complete(call: str) -> None:
+    """Offsets were completed twice, which ended the run with an error, and nothing was committed."""
+
+    class Calling(PartitionState):
+        def completed(self, offset: int) -> None:
+            if call == "stop":
+                consumer.stop()
+            elif call == "stats":
+                assert consumer.stats().succeeded <= 20
+            else:
+                consumer.pause()
+                consumer.resume()
+
+    class Using(Extension):
+        def assigned(self, session: Session) -> PartitionState:
+            return Calling()
+
+    broker = broker_of()
+    for n in range(20):
+        broker.append("t", b"1", key=b"%d" % n, partition=0)
+    consumer = consumer_of(broker, Using(), until="end")
+    async with consumer:
+        await consumer.run(nothing)
+    assert committed(broker)
