@@ -285,11 +285,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         except Exception as error:
             if self._state.failure is None:
                 raise
-            self._fail(error)  # logs it: why the run ended is raised
+            self._fail(error)  # only logged: the caller gets the original failure
 
     async def _leave(self) -> None:
         self._state.close()
-        async with AsyncExitStack() as stack:  # in the reverse order, each though another one raises
+        async with AsyncExitStack() as stack:  # closed in reverse order, even if one raises
             stack.push_async_callback(self._resources.close)
             stack.push_async_callback(self._of_handlers.close)
             stack.push_async_callback(self._client.stop, _LEAVE_TIMEOUT)
@@ -353,7 +353,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         )
         if self._results is not None:
             if stack.batchings is not None:
-                raise ConfigurationError("handler", handler, "gives results of records; those of batches are run()'s")
+                raise ConfigurationError(
+                    "handler", handler, "gives results of records; batch handlers work only with run()"
+                )
             stack = Stack(self._results.boxed(stack.handler))
         self._state.begin()
         try:
@@ -468,7 +470,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             return await self._client.end_offsets(self._found, self.options.connect_timeout)
         except TimeoutError as error:
             raise ClientError(
-                f"the brokers at {self._servers} did not tell the end offsets within "
+                f"the brokers at {self._servers} did not return the end offsets within "
                 f"{self.options.connect_timeout:g} s, which until='end' needs"
             ) from error
 

@@ -1,4 +1,4 @@
-"""The seam: everything that is added to a consumer is an :class:`Extension`.
+"""Everything that is added to a consumer is an :class:`Extension`.
 
 The life of a consumer, and the hooks in it::
 
@@ -11,9 +11,9 @@ The life of a consumer, and the hooks in it::
         │    their offsets are read        restore, until each partition is ready
         ├─ records are fetched             PartitionState.select: which of them run
         │    an attempt begins             may_attempt, deserialisers, before_attempt, attempt
-        │    the record has its end        PartitionState.gave_up, completed
+        │    the record is complete        PartitionState.gave_up, completed
         ├─ offsets are committed           before_commit, then commit_outputs with the offsets
-        │    the broker has them           PartitionState.acknowledged
+        │    the broker acknowledges       PartitionState.acknowledged
         ├─ partitions are revoked          (a last commit, then) released
         │
         │  all is committed                finish
@@ -64,7 +64,7 @@ class ConsumerContext:
     client: Client
     """Reads the topics, as a member of the group."""
     producer: Producer | None
-    """None beside a ``client`` of the user's own without a ``producer``."""
+    """None if the user passed a ``client`` but no ``producer``."""
     plain_producer: Callable[[], Producer | None]
     """Returns a producer that writes outside of transactions: ``producer``, or with ``Transactions`` a new one, which
     the extension must stop."""
@@ -98,7 +98,7 @@ class PartitionState:
         """A record that :meth:`select` has returned is complete. Not called once the partition is revoked."""
 
     def completed_all(self, offsets: Sequence[int]) -> None:
-        """Several are."""
+        """Several records are complete."""
         for offset in offsets:
             self.completed(offset)
 
@@ -146,7 +146,7 @@ class Extension:
 
     async def close(self) -> None:
         """The consumer is left, all is committed. Called once for each consumer that was entered, also where that
-        failed."""
+        failed. Cancelled after 10 seconds."""
 
     # -- the run ----------------------------------------------------------------------------------------
 
@@ -158,11 +158,11 @@ class Extension:
 
     async def finish(self) -> None:
         """The run ends and everything is committed. What this brings (``has_news``) is committed once more. Cancelled
-        where nobody waits for the end."""
+        on a hurried stop, and after 60 seconds."""
 
     async def stop(self) -> None:
         """The run is over, after the last commit. Called if :meth:`start` was called, also if that failed. After a run
-        that failed it is called when the consumer is left."""
+        that failed it is called when the consumer is left. Cancelled after 60 seconds."""
 
     # -- partitions -------------------------------------------------------------------------------------
 
@@ -174,12 +174,12 @@ class Extension:
     async def restore(
         self, positions: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> Collection[TopicPartition]:
-        """Read what was saved for these partitions; nothing of them runs before. ``positions``: where each begins;
+        """Read what was saved for these partitions; their records wait until then. ``positions``: where each begins;
         None: nothing is committed.
 
         Nobody else commits for them any more, so what was saved does not change. Returns the partitions that are ready,
         within ``timeout`` seconds. The others are asked for again, also after a TimeoutError: go on there where this
-        call has ended. Raises ClientError for what waiting does not mend.
+        call has ended. Raises ClientError if waiting cannot help.
         """
         return positions.keys()
 
@@ -193,7 +193,7 @@ class Extension:
         :class:`~aioparallel.RetryLater` puts it off."""
 
     def before_attempt(self, record: Record[Any, Any]) -> None:
-        """The same after deserialisation."""
+        """Like :meth:`may_attempt`, with key and value deserialised."""
 
     async def attempt(self, item: Any, call_next: CallNext) -> object:
         """Run the attempt: ``return await call_next(item)``. The result is what the handler gives, its outputs for

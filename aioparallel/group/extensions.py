@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final, TypeVar
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
@@ -23,6 +24,10 @@ __all__ = ["ExtendedOffsets", "ExtendedPositions", "Extensions"]
 
 T = TypeVar("T")
 
+_ENDING: Final = 60.0
+"""Seconds for ``finish`` or ``stop`` of one extension. A tracker drains and commits in its ``stop``."""
+_CLOSING: Final = 10.0
+"""The same for ``close``, as for a resource."""
 _AT_MOST: Final = 10
 """Partitions that are told of one by one."""
 
@@ -47,7 +52,7 @@ class Extensions:
         self._ready = [(one, set[TopicPartition]()) for one in self._with("restore")]  # restored, by each
         self.on_failure: Callable[[BaseException], None] | None = None
         """Ends the run."""
-        # What was not committed when it was asked for last: by whom, why, and in which assignment.
+        # Partitions that were refused at the last commit: by which extension, why, and in which assignment.
         self._refusals: dict[TopicPartition, tuple[Extension, CommitFault, int]] = {}
         self._begun: list[Extension] = []
         self._assignments: Counter[TopicPartition] = Counter()  # and releases, so far
@@ -56,7 +61,7 @@ class Extensions:
         return tuple(one for one in self.all if _has(one, hook))
 
     def only(self, hook: str, ask: Callable[[Extension], T | None]) -> T | None:
-        """What the one extension returns that replaces something. Raises ConfigurationError for two."""
+        """Return the single replacement for this hook, or None. Raises ConfigurationError for two."""
         found: tuple[Extension, T] | None = None
         for one in self._with(hook):
             replacement = ask(one)
@@ -107,7 +112,7 @@ class Extensions:
 
     async def close(self) -> None:
         """Close all, whatever one of them raises."""
-        await _each_in_turn([one.close for one in reversed(self._with("close"))])
+        await _each_in_turn([partial(_within, _CLOSING, one.close) for one in reversed(self._with("close"))])
 
     # -- the run ----------------------------------------------------------------------------------------
 
@@ -121,7 +126,7 @@ class Extensions:
     async def stop(self) -> None:
         """Stop those that were started, once, whatever one of them raises."""
         begun, self._begun = self._begun, []
-        await _each_in_turn([one.stop for one in reversed(begun)])
+        await _each_in_turn([partial(_within, _ENDING, one.stop) for one in reversed(begun)])
 
     @property
     def work(self) -> list[Callable[[], Any]]:
@@ -131,7 +136,7 @@ class Extensions:
     async def finish(self) -> None:
         """The run ends, all is committed."""
         for one in self._with("finish"):
-            await one.finish()
+            await _within(_ENDING, one.finish)
 
     # -- partitions -------------------------------------------------------------------------------------
 
@@ -228,7 +233,7 @@ class Extensions:
             return dict.fromkeys(positions, CommitFault.RETRIABLE)
 
     def refusals(self, partitions: Collection[TopicPartition]) -> list[str]:
-        """What extensions do not let be committed of these, when they were asked last."""
+        """Which of these partitions extensions have refused at the last commit, and why."""
         return [
             _told(partition, *self._refusals[partition][:2]) for partition in partitions if partition in self._refusals
         ]
@@ -274,7 +279,7 @@ class Extensions:
     # -- looking ----------------------------------------------------------------------------------------
 
     def problems(self) -> list[Problem]:
-        """What somebody should look at."""
+        """Return the problems of all extensions."""
         found = [problem for one in self._with("problems") for problem in one.problems()]
         silent = [
             (partition, one, fault)
@@ -284,7 +289,7 @@ class Extensions:
         return found + [Problem(ProblemKind.EXTENSION, _told(*one)) for one in silent[:_AT_MOST]]
 
     def stats(self, found: Stats) -> Stats:
-        """The statistics with theirs."""
+        """Add the statistics of the extensions."""
         for one in self._with("stats"):
             found = one.stats(found)
         return found
@@ -351,7 +356,18 @@ def _has(one: Extension, hook: str) -> bool:
 
 
 def _told(partition: TopicPartition, one: Extension, fault: CommitFault) -> str:
-    return f"{partition}: {type(one).__name__} does not let it be committed ({fault.value})"
+    return f"{partition}: {type(one).__name__} refuses its commit ({fault.value})"
+
+
+async def _within(seconds: float, hook: Callable[[], Awaitable[None]]) -> None:
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            await hook()
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise TimeoutError(f"{getattr(hook, '__qualname__', hook)} did not end within {seconds:g} s") from error
 
 
 async def _each_in_turn(calls: Iterable[Callable[[], Any]]) -> None:

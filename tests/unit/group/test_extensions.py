@@ -746,8 +746,8 @@ async def test_health_and_errors_tell_which_extension_lets_nothing_be_committed(
         running = asyncio.create_task(consumer.run(nothing))
         await asyncio.sleep(60)
         (problem,) = consumer.health().problems
-        assert (problem.kind, problem.message.split(" does")[0]) == (ProblemKind.EXTENSION, f"t-0: {one.__name__}")
-        with pytest.raises(NotCommitted, match=f"{one.__name__} does not let it be committed"):
+        assert (problem.kind, problem.message.split(" refuses")[0]) == (ProblemKind.EXTENSION, f"t-0: {one.__name__}")
+        with pytest.raises(NotCommitted, match=f"{one.__name__} refuses its commit"):
             await consumer.commit_now()
         consumer.stop()
         await running
@@ -1015,3 +1015,23 @@ async def test_a_state_may_use_the_consumer_when_a_record_is_complete(call: str)
     async with consumer:
         await consumer.run(nothing)
     assert committed(broker)
+
+
+@pytest.mark.parametrize(("hook", "seconds"), [("finish", 60), ("stop", 60), ("close", 10)])
+async def test_a_hook_that_never_ends_keeps_no_consumer_from_its_end(hook: str, seconds: float) -> None:
+    class Hanging(Extension):
+        pass
+
+    async def hangs(self: Extension) -> None:
+        await asyncio.Event().wait()
+
+    setattr(Hanging, hook, hangs)
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(TimeoutError, match="did not end within"):
+        async with consumer_of(broker, Hanging(), until="end") as consumer:
+            await consumer.run(nothing)
+    assert loop.time() - began < seconds + 5
+    assert committed(broker) == 1

@@ -228,7 +228,7 @@ async def test_records_of_a_batch_cannot_be_deferred() -> None:
 async def test_results_are_those_of_single_records() -> None:
     """results() refuses it, before anything is read."""
     async with consumer_of(broker_with(1)) as consumer:
-        with pytest.raises(ConfigurationError, match="those of batches"):
+        with pytest.raises(ConfigurationError, match="batch handlers work only"):
             async for _ in consumer.results(batches(Saved())):
                 pass
 

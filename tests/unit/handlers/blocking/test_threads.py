@@ -75,7 +75,7 @@ async def test_it_is_a_handler_for_all_checks() -> None:
         return 2 * number
 
     assert is_async(double)
-    assert (double.__name__, double.__doc__) == ("double", "Twice.")  # type: ignore[attr-defined]
+    assert (double.__name__, double.__doc__) == ("double", "Returns twice the number.")  # type: ignore[attr-defined]
     assert await double(4) == 8
     same: InThreads[int, int] = in_threads(lambda n: n)
     assert await same(4) == 4
