@@ -253,7 +253,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 await self._delivery.check(self._servers)
                 await self._extensions.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
-            raise BrokerUnreachable(self._servers, self.options.connect_timeout, "no answer") from error
+            reason = str(error) or "no answer"
+            raise BrokerUnreachable(self._servers, self.options.connect_timeout, reason) from None
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -3,7 +3,7 @@
 In a clone of the repository, in three terminals::
 
     pip install --editable '.[examples]'
-    aioparallel broker --topic flights:8        # prints an `export` line: copy it into the other terminals
+    aioparallel broker --topic flights:8
     python examples/first.py                    # until Ctrl-C: then it drains and commits
     python examples/orders.py 100 flights       # something to print
 """

@@ -6,6 +6,9 @@
     console.py  printing, asking, checking for extras
     cluster.py  options to reach a cluster; security.py those of TLS and SASL
     broker.py   a broker to try things out
+    topics/     lists, describes, creates and deletes topics
+    produce/    a record for each line
+    consume/    shows records
     bench/      measures the consumer on the user's brokers
     dlq/        dead letters
     kmq/        queues with redelivery markers

@@ -25,9 +25,12 @@ from aioparallel.cli import INTERRUPTED
 from aioparallel.cli.bench.command import bench
 from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
+from aioparallel.cli.consume.command import consume
 from aioparallel.cli.dlq.commands import dlq
 from aioparallel.cli.kmq.commands import kmq
+from aioparallel.cli.produce.command import produce
 from aioparallel.cli.store.commands import store
+from aioparallel.cli.topics.commands import topics
 from aioparallel.event_loop.left_behind import still_running
 from aioparallel.records.errors import AioparallelError, ConfigurationError, HandlerNotStopped
 
@@ -51,11 +54,8 @@ app = App(
     help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
-app.command(dlq)
-app.command(bench)
-app.command(broker)
-app.command(kmq)
-app.command(store)
+for command in (broker, topics, produce, consume, dlq, kmq, store, bench):
+    app.command(command)
 app.register_install_completion_command()
 
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
+from cyclopts.validators import Number
 
+from aioparallel.cli.cluster import Cluster
 from aioparallel.cli.console import make_console
-from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.errors import BrokerStartError, ConfigurationError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,12 +57,10 @@ class BrokerOptions:
     The embedded broker does not compact."""
     kafka: bool = False
     """Apache Kafka as a local process, instead of the embedded broker; needs Java, and Maven the first time."""
-    port: int | None = None
-    """With --kafka: its port; a free one if not given. The embedded broker always uses a free one."""
+    port: Annotated[int, Parameter(validator=Number(gte=0, lt=65_536))] = 9092
+    """The port at which clients connect; 0: a free one."""
 
     def __post_init__(self) -> None:
-        if self.port is not None and not self.kafka:
-            raise ConfigurationError("port", self.port, "the embedded broker takes a free port; add --kafka")
         self.topics()
 
     def topics(self) -> list[NewTopic]:
@@ -69,7 +71,7 @@ class BrokerOptions:
 async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     """Run a broker to try things out, until Ctrl-C: librdkafka's mock cluster, without Java and without Docker.
 
-    It prints its address, and a line to copy into other terminals. Its topics and records are gone when it ends. Its
+    It prints its address, and lines to copy into other terminals. Its topics and records are gone when it ends. Its
     limits are in docs/testing.md: a group has one member, for example.
 
     **Examples**
@@ -80,12 +82,15 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     from aioparallel.event_loop.loop import stopping_signals  # noqa: PLC0415 - not for help
 
     console, stop = make_console(), asyncio.Event()
-    async with new_broker(options, console) as started:
+    async with new_broker(options, console) as started, AsyncExitStack() as stack:
+        servers = started.bootstrap_servers
+        if options.port and not options.kafka:
+            servers = await stack.enter_async_context(forwarding(options.port, servers))
         for topic in options.topics():
             configs = {"cleanup.policy": "compact"} if topic.is_compacted and options.kafka else None
             await started.create_topic(topic.name, topic.partitions, configs)
         with stopping_signals(asyncio.get_running_loop(), stop.set):
-            console.print(introduction(options, started.bootstrap_servers), highlight=False, soft_wrap=True)
+            console.print(introduction(options, servers), highlight=False, soft_wrap=True, markup=False)
             await stop.wait()
 
 
@@ -93,18 +98,60 @@ def new_broker(options: BrokerOptions, console: Console) -> Broker:
     """The broker, not started yet."""
     from aioparallel.testing import EmbeddedBroker, LocalKafka  # noqa: PLC0415 - not for help
 
-    return LocalKafka(port=options.port, report=console.print) if options.kafka else EmbeddedBroker()
+    return LocalKafka(port=options.port or None, report=console.print) if options.kafka else EmbeddedBroker()
+
+
+@asynccontextmanager
+async def forwarding(port: int, servers: str) -> AsyncIterator[str]:
+    """Forward connections at ``port`` of this machine to ``servers``, and yield the address.
+
+    The mock cluster chooses its port itself. Clients need the fixed one for their first connection only: the mock
+    cluster's metadata has its own port. Raises BrokerStartError if the port is in use.
+    """
+    host, _, target = servers.rpartition(":")
+
+    async def forward(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            to_reader, to_writer = await asyncio.open_connection(host, int(target))
+            try:
+                async with asyncio.TaskGroup() as both:
+                    both.create_task(_copy(reader, to_writer))
+                    both.create_task(_copy(to_reader, writer))
+            finally:
+                to_writer.close()
+        writer.close()
+
+    try:
+        server = await asyncio.start_server(forward, "localhost", port)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise BrokerStartError(f"port {port}: {reason}; --port chooses another one, --port 0 a free one") from error
+    try:
+        yield f"localhost:{port}"
+    finally:
+        server.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
 
 
 def introduction(options: BrokerOptions, servers: str) -> str:
-    """The address, and a line to copy."""
+    """The address, and lines to copy."""
     name = "Apache Kafka" if options.kafka else "The embedded broker"
-    topics = ", ".join(map(str, options.topics()))
+    topics = options.topics()
+    listed = f", with {', '.join(map(str, topics))}" if topics else ""
     # The mock cluster keeps a member that has left until its session times out.
     again = "" if options.kafka else " A consumer that is started again waits for its partitions up to 30 s."
+    export = "" if servers == Cluster().bootstrap_servers else f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"
+    topic = topics[0].name if topics else "TOPIC"
     return (
-        f"{name} runs at {servers}{f', with {topics}' if topics else ''}. "
-        f"Ctrl-C ends it, and its records are gone then.{again}\n"
-        "For other terminals:\n\n"
-        f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"
+        f"{name} runs at {servers}{listed}. Ctrl-C ends it, and its records are gone then.{again}\n"
+        f"For other terminals:\n\n{export}"
+        f"    echo 'a key:a value' | aioparallel produce {topic} --key-separator :\n"
+        f"    aioparallel consume {topic} --follow\n"
     )

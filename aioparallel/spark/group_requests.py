@@ -96,7 +96,7 @@ class GroupSettings:
         try:
             server = await find_broker(self.bootstrap_servers, connection_options(self.options), timeout, _RETRY_PAUSE)
         except TimeoutError as error:
-            raise BrokerUnreachable(self.bootstrap_servers, timeout, str(error)) from error
+            raise BrokerUnreachable(self.bootstrap_servers, timeout, str(error)) from None
         client = AIOKafkaClient(bootstrap_servers=server, **renewed(self.options))
         try:
             await client.bootstrap()

@@ -3,7 +3,7 @@
 In a clone of the repository, in two terminals::
 
     pip install --editable '.[examples]'
-    aioparallel broker --topic flights:8        # prints an `export` line: copy it into the other terminal
+    aioparallel broker --topic flights:8
     python -m examples.fill_flights 20000       # real ones
     python -m examples.sql_store.totals         # until the end of the topic; prints the totals
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -24,7 +25,7 @@ def running(*options: str) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
         try:
             assert process.stdout is not None
             said: list[str] = []
-            while not said or not said[-1].startswith("export "):
+            while not said or not said[-1].startswith("aioparallel consume "):
                 line = process.stdout.readline()
                 assert line, said
                 said.append(line.strip())
@@ -45,23 +46,41 @@ async def partitions(servers: str, *topics: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_it_tells_where_it_is_until_a_signal(number: signal.Signals) -> None:
+async def test_it_tells_where_it_is_until_a_signal(number: signal.Signals, unused_tcp_port: int) -> None:
     """Its address in words and as a line to copy, its topics as asked for; a signal ends it with exit code 0."""
-    with running("--topic", "orders:8", "--topic", "orders.dlq") as (process, said):
-        servers = said[-1].removeprefix("export AIOPARALLEL_BOOTSTRAP_SERVERS=")
+    servers = f"localhost:{unused_tcp_port}"
+    options = ("--topic", "orders:8", "--topic", "orders.dlq", "--port", str(unused_tcp_port))
+    with running(*options) as (process, said):
         assert said[0].startswith(
             f"The embedded broker runs at {servers}, with orders (8 partitions), orders.dlq (1 partition)."
         )
+        assert f"export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}" in said
+        assert "echo 'a key:a value' | aioparallel produce orders --key-separator :" in said
         assert await partitions(servers, "orders", "orders.dlq") == {"orders": 8, "orders.dlq": 1}
         process.send_signal(number)
         assert process.wait(DEADLINE) == 0
+
+
+async def test_a_port_in_use_and_a_free_one(unused_tcp_port: int) -> None:
+    """A port in use is named; with --port 0 the broker takes a free one."""
+    with running("--port", str(unused_tcp_port)):
+        command = [*COMMAND, "--port", str(unused_tcp_port)]
+        ran = await asyncio.to_thread(
+            subprocess.run, command, capture_output=True, text=True, timeout=DEADLINE, check=False
+        )
+        assert ran.returncode == 1
+        assert f"port {unused_tcp_port}: " in ran.stderr
+        assert "--port chooses another one, --port 0 a free one" in " ".join(ran.stderr.split())
+        with running("--port", "0", "--topic", "orders:2") as (_, said):
+            (export,) = (line for line in said if line.startswith("export "))
+            assert await partitions(export.partition("=")[2], "orders") == {"orders": 2}
 
 
 @pytest.mark.real
 async def test_kafka(unused_tcp_port: int) -> None:
     """Apache Kafka instead, where it was asked to listen."""
     with running("--kafka", "--port", str(unused_tcp_port), "--topic", "orders:2") as (process, said):
-        assert said[-1] == f"export AIOPARALLEL_BOOTSTRAP_SERVERS=127.0.0.1:{unused_tcp_port}"
+        assert f"export AIOPARALLEL_BOOTSTRAP_SERVERS=127.0.0.1:{unused_tcp_port}" in said
         assert await partitions(f"127.0.0.1:{unused_tcp_port}", "orders") == {"orders": 2}
         process.send_signal(signal.SIGINT)
         assert process.wait(DEADLINE) == 0
@@ -73,7 +92,7 @@ async def test_kafka(unused_tcp_port: int) -> None:
         (["--topic", "orders:many"], "must be name or name:partitions, as in orders:8"),
         (["--topic", "orders:0"], "must be name or name:partitions, as in orders:8"),
         (["--topic", ":8"], "must be name or name:partitions, as in orders:8"),
-        (["--port", "9092"], "the embedded broker takes a free port; add --kafka"),
+        (["--port", "70000"], "Must be < 65536"),
     ],
 )
 def test_wrong_options_are_refused(options: list[str], sentence: str) -> None:

@@ -8,20 +8,25 @@ import socket
 import aiokafka.errors as kafka
 import pytest
 
-from aioparallel.clients.aiokafka.connecting import find_broker
+from aioparallel.clients.aiokafka import connecting
 from aioparallel.clients.aiokafka.log_noise import KnownLines
 
 
-async def test_looking_for_a_broker_is_told_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
-    """One line at INFO in five seconds, however often the connection is refused."""
+async def test_a_search_for_a_broker_is_logged_at_intervals(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A warning after a moment and then at intervals, however often the connection is refused."""
+    monkeypatch.setattr(connecting, "_FIRST_LOG", 0.5)
+    monkeypatch.setattr(connecting, "_LOG_INTERVAL", 0.6)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # nobody listens
         server = "{}:{}".format(*taken.getsockname())
         with caplog.at_level(logging.DEBUG, "aioparallel"), pytest.raises(TimeoutError, match=r"[Rr]efused|Connect"):
-            await find_broker(server, {}, 1.5, 0.1)
+            await connecting.find_broker(server, {}, 1.5, 0.1)
     tries = [record for record in caplog.records if "No Kafka broker answers" in record.getMessage()]
     assert len(tries) >= 5
-    assert [record.levelno for record in tries].count(logging.INFO) == 1
+    assert tries[0].levelno == logging.DEBUG
+    assert [record.levelno for record in tries].count(logging.WARNING) == 2
 
 
 def line(message: str, *args: object, level: int = logging.ERROR) -> logging.LogRecord:

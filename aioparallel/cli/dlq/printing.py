@@ -18,7 +18,19 @@ from aioparallel.cli.dlq.selecting import Age, DeadLetter, Selection
 from aioparallel.delivery.letters import original_headers
 from aioparallel.records.record import raw_name, readable_name
 
-__all__ = ["Row", "as_json", "details", "footer", "json_details", "json_summary", "readable", "row", "table"]
+__all__ = [
+    "Row",
+    "as_json",
+    "details",
+    "footer",
+    "iso_time",
+    "json_details",
+    "json_summary",
+    "name_as_json",
+    "readable",
+    "row",
+    "table",
+]
 
 DUMPED: Final = 512
 """Bytes of a binary value that are shown."""
@@ -174,7 +186,7 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
         if letter.left_out is not None:
             fields |= {"completed": dead.is_completed, "gone": dead.gone or None}
     fields["timestamp"] = None if record.timestamp < 0 else iso_time(record.timestamp / 1000)
-    fields["headers"] = [[_name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]
+    fields["headers"] = [[name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]
     fields["value"] = as_json(record.value)
     return fields
 
@@ -184,7 +196,8 @@ def iso_time(at: float) -> str:
     return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
 
 
-def _name_as_json(name: str) -> object:
+def name_as_json(name: str) -> object:
+    """A header's name as a string, or as ``{"base64": "..."}`` if its bytes are no UTF-8."""
     return name if (raw := raw_name(name)) is None else as_json(raw)
 
 

@@ -11,12 +11,12 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import TracebackType
-from typing import Final, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar, cast
 
 import aiokafka.errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.protocol.admin import DeleteGroupsRequest
+from aiokafka.protocol.admin import ApiVersionRequest, DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.admin_internals import AdminClient
@@ -24,17 +24,25 @@ from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_after
 from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.internals import ClusterView, DeleteGroupsAnswer, OffsetFetchAnswer
+from aioparallel.clients.aiokafka.internals import (
+    ApiVersionsAnswer,
+    ClusterView,
+    ConfigEntry,
+    DeleteGroupsAnswer,
+    OffsetFetchAnswer,
+)
 from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
 from aioparallel.group.client import Committed
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Admin", "create_topic"]
+__all__ = ["Admin", "PartitionReplicas", "create_topic"]
 
 T = TypeVar("T")
 
+_SET_FOR_TOPIC: Final = 1
+"""DYNAMIC_TOPIC_CONFIG among the sources of a config (Kafka's DescribeConfigs response)."""
 _AGAIN: Final = 0.02
 """Seconds before a retry."""
 _ONE_BROKER: Final = 5.0
@@ -44,6 +52,15 @@ _REFUSED: Final = (
     kafka.GroupAuthorizationFailedError,
     kafka.TopicAuthorizationFailedError,
 )
+
+
+class PartitionReplicas(NamedTuple):
+    """A partition and its replicas, by the ids of their brokers. ``leader``: -1 if there is none."""
+
+    partition: int
+    leader: int
+    replicas: tuple[int, ...]
+    in_sync: tuple[int, ...]
 
 
 class Admin:
@@ -83,7 +100,7 @@ class Admin:
                 await admin.start()
         except TimeoutError as error:
             await self._close()
-            raise BrokerUnreachable(self._bootstrap_servers, self._timeout, str(error)) from error
+            raise BrokerUnreachable(self._bootstrap_servers, self._timeout, str(error)) from None
         except BaseException:
             await self._close()
             raise
@@ -103,7 +120,15 @@ class Admin:
 
     async def topics(self) -> dict[str, int]:
         """The topics visible to this user, with the number of partitions of each."""
+        cluster = await self._metadata()
+        names = cluster.topics(exclude_internal_topics=True)
+        return {name: len(cluster.partitions_for_topic(name) or ()) for name in names}
 
+    async def brokers(self) -> int:
+        """The number of running brokers."""
+        return len((await self._metadata()).brokers())
+
+    async def _metadata(self) -> ClusterView:
         async def ask() -> ClusterView:
             try:
                 return await self._admin._client.fetch_all_metadata()
@@ -111,9 +136,35 @@ class Admin:
                 # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
                 raise kafka.NodeNotReadyError from error
 
-        cluster = await self._answer("asking for the topics", ask)
-        names = cluster.topics(exclude_internal_topics=True)
-        return {name: len(cluster.partitions_for_topic(name) or ()) for name in names}
+        return await self._answer("asking for the topics", ask)
+
+    async def supports(self, api_key: int) -> bool:
+        """Whether the broker answers such requests (ApiVersions). ``api_key``: of the request, in Kafka's protocol."""
+
+        async def ask() -> bool:
+            if (node := self._admin._client.get_random_node()) is None:
+                raise kafka.NodeNotReadyError
+            answer = cast("ApiVersionsAnswer", await self._admin._client.send(node, ApiVersionRequest()))
+            _raise(answer.error_code)
+            return any(key == api_key for key, _, _ in answer.api_versions)
+
+        return await self._answer("asking for the supported requests", ask)
+
+    async def describe_topic(self, name: str) -> list[PartitionReplicas]:
+        """The topic's partitions in order. Raises TopicNotFound."""
+
+        async def describe() -> list[PartitionReplicas]:
+            (found,) = await self._admin.describe_topics([name])
+            if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                raise TopicNotFound([name], self._bootstrap_servers)
+            _raise(cast("int", found["error_code"]))
+            described = cast("list[Mapping[str, Any]]", found["partitions"])
+            return sorted(
+                PartitionReplicas(one["partition"], one["leader"], tuple(one["replicas"]), tuple(one["isr"]))
+                for one in described
+            )
+
+        return await self._answer(f"asking for topic {name!r}", describe)
 
     async def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, str] | None = None, replication: int = 1
@@ -159,14 +210,25 @@ class Admin:
 
     async def configs(self, topic: str) -> dict[str, str]:
         """The topic's configs by name, including defaults."""
+        _, entries = await self._config_entries(topic)
+        return {entry[0]: entry[1] for entry in entries}
 
-        async def describe() -> dict[str, str]:
+    async def own_configs(self, topic: str) -> dict[str, str]:
+        """The configs that are set for this topic, by name."""
+        version, entries = await self._config_entries(topic)
+        # Version 0 says whether the value is the default; later versions name its source.
+        return {entry[0]: entry[1] for entry in entries if (entry[3] == _SET_FOR_TOPIC if version else not entry[3])}
+
+    async def _config_entries(self, topic: str) -> tuple[int, list[ConfigEntry]]:
+        """The version of the response, and its entries."""
+
+        async def describe() -> tuple[int, list[ConfigEntry]]:
             (answer,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
             code, _, _, _, entries = answer.resources[0]
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise TopicNotFound([topic], self._bootstrap_servers)
             _raise(code)
-            return {entry[0]: entry[1] for entry in entries}
+            return answer.API_VERSION, entries
 
         return await self._answer(f"asking for the configs of {topic}", describe, "DESCRIBE_CONFIGS on the topic")
 

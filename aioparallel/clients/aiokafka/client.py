@@ -139,7 +139,7 @@ class AiokafkaClient:
                 await consumer.start()
         except TimeoutError as error:
             await close(consumer, closing)
-            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error)) from error
+            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error)) from None
         except BaseException:
             await close(consumer, closing)
             raise

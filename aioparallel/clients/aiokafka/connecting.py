@@ -30,8 +30,9 @@ _GRACE: Final = 0.7
 
 _OTHERS: Final = 2.0
 """Seconds to wait for the other servers after one has failed permanently."""
-_LOG_INTERVAL: Final = 5.0
-"""Seconds between two INFO lines, because a refused connection is retried ten times a second."""
+_FIRST_LOG: Final = 3.0
+_LOG_INTERVAL: Final = 10.0
+# Seconds until the first WARNING, and between two. A refused connection is retried ten times a second.
 
 
 async def find_broker(
@@ -52,7 +53,7 @@ async def find_broker(
     loop = asyncio.get_running_loop()
     ends = loop.time() + timeout
     reason = "no answer"
-    last_logged = float("-inf")
+    logs_at = loop.time() + _FIRST_LOG
     while (left := ends - loop.time()) > 0:
         attempts = {
             asyncio.create_task(_try_server(host, port, options, left))
@@ -64,13 +65,14 @@ async def find_broker(
                 return server
         finally:
             await _cancelled(attempts)
-        is_repetition = loop.time() - last_logged < _LOG_INTERVAL
-        last_logged = last_logged if is_repetition else loop.time()
+        is_due = loop.time() >= logs_at
+        logs_at = loop.time() + _LOG_INTERVAL if is_due else logs_at
         logger.log(
-            logging.DEBUG if is_repetition else logging.INFO,
-            "No Kafka broker answers yet at %s (%s); retrying",
+            logging.WARNING if is_due else logging.DEBUG,
+            "No Kafka broker answers yet at %s (%s). Trying again for %.0f s",
             bootstrap_servers,
             reason,
+            max(0.0, ends - loop.time()),
             extra={"action": "broker_unreachable", "bootstrap_servers": bootstrap_servers},
         )
         await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - loop.time())))

@@ -346,11 +346,23 @@ class OffsetAnswer(Protocol):
     topics: list[tuple[str, list[tuple[int, ...]]]]
 
 
-class ConfigsAnswer(Protocol):
-    """``aiokafka.protocol.admin.DescribeConfigsResponse``: error code, message, type and name of each resource, and its
-    entries, which begin with name and value."""
+ConfigEntry = tuple[str, str, bool, int]
+"""Name, value, whether it is read-only, and its source (version 0: whether it is the default). More fields follow."""
 
-    resources: list[tuple[int, str, int, str, list[tuple[str, str]]]]
+
+class ConfigsAnswer(Protocol):
+    """``aiokafka.protocol.admin.DescribeConfigsResponse``: error code, message, type, name and entries of each
+    resource."""
+
+    API_VERSION: int
+    resources: list[tuple[int, str, int, str, list[ConfigEntry]]]
+
+
+class ApiVersionsAnswer(Protocol):
+    """``aiokafka.protocol.admin.ApiVersionResponse``: key, first and last version of each supported request."""
+
+    error_code: int
+    api_versions: list[tuple[int, int, int]]
 
 
 class DeleteGroupsAnswer(Protocol):

@@ -101,7 +101,7 @@ async def _start(consumer: Any, what: str, bootstrap_servers: str, options: Mapp
     try:
         server = await find_broker(bootstrap_servers, connection_options(options), STALLED, KNOCK_AGAIN)
     except TimeoutError as error:
-        raise BrokerUnreachable(bootstrap_servers, STALLED, str(error)) from error
+        raise BrokerUnreachable(bootstrap_servers, STALLED, str(error)) from None
     cast("Consumer", consumer)._client._bootstrap_servers = server
     async with deadline(STALLED, f"connecting to read {what}"):
         await consumer.start()

@@ -93,7 +93,7 @@ class AiokafkaBrokers:
                 await self._bootstrap(connections)
         except TimeoutError as error:
             await _close(connections, 0.1)
-            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error) or "no answer") from error
+            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error) or "no answer") from None
         except BaseException:
             await _close(connections, 0.1)
             raise

@@ -160,6 +160,13 @@ def connection_options(options: Mapping[str, object]) -> dict[str, object]:
 
 def check_servers(bootstrap_servers: str) -> None:
     """Raise ConfigurationError unless it is comma-separated ``host:port``."""
+    if "://" in bootstrap_servers:
+        raise ConfigurationError(
+            "bootstrap_servers",
+            bootstrap_servers,
+            '"host:port" without a scheme such as http://: brokers speak Kafka\'s own protocol; TLS is an option of '
+            "security",
+        )
     try:
         valid = all(host.encode("idna") and 0 < port < 65_536 for host, port, _ in collect_hosts(bootstrap_servers))
     except ValueError:

@@ -293,9 +293,9 @@ class QueueingProducer:
                 if not self._brokers.is_connected:
                     # A little less than the outer timeout, so that the error with the reason is raised.
                     await self._brokers.connect(timeout * 0.95)
-        except TimeoutError as error:
+        except TimeoutError:
             reason = self._trouble or "no answer"
-            raise BrokerUnreachable(self._servers, timeout, reason) from error
+            raise BrokerUnreachable(self._servers, timeout, reason) from None
 
     async def _connect_in_background(self) -> bool:
         """Retry until connected or nothing is outstanding."""

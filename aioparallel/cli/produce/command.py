@@ -1,0 +1,81 @@
+"""The command: its options and help. The code is imported when it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from cyclopts import Group, Parameter
+from cyclopts.types import NonNegativeInt
+
+from aioparallel.cli.cluster import Cluster
+from aioparallel.records.errors import ConfigurationError
+
+__all__ = ["Producing", "produce"]
+
+WHAT: Final = Group("Records", sort_key=1)
+
+
+@Parameter(name="*", group=WHAT)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Producing:
+    """How a line becomes a record. Raises ConfigurationError."""
+
+    key: Annotated[bytes | None, Parameter(metavar="TEXT")] = None
+    """The key of every record. By default records have no key."""
+    key_separator: Annotated[str | None, Parameter(metavar="TEXT")] = None
+    """Split each line at the first occurrence: key before it, value behind it."""
+    key_field: Annotated[str | None, Parameter(metavar="FIELD")] = None
+    """Each line is a JSON object, and this field is the key: `id`, or `customer.id` for a field within a field."""
+    header: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE")] = ()
+    """A header of every record. Repeatable."""
+    partition: NonNegativeInt | None = None
+    """The partition of every record. By default the key chooses it, as in Kafka's Java client."""
+    empty_is_null: bool = False
+    """An empty value becomes null, which deletes the key in a compacted topic."""
+    compression: Literal["none", "gzip", "lz4", "snappy", "zstd"] = "none"
+    """The codec of the batches."""
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("key", "key_separator", "key_field") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ConfigurationError(given[1], getattr(self, given[1]), f"cannot be combined with {given[0]}")
+        for name in ("key_separator", "key_field"):
+            if getattr(self, name) == "":
+                raise ConfigurationError(name, "", "must not be empty")
+        self.headers()
+
+    def headers(self) -> tuple[tuple[str, bytes], ...]:
+        """The parsed ``header`` options."""
+        parsed = []
+        for text in self.header:
+            name, separator, value = text.partition("=")
+            if not name or not separator:
+                raise ConfigurationError("header", text, "must be NAME=VALUE, as in source=import")
+            parsed.append((name, value.encode()))
+        return tuple(parsed)
+
+
+async def produce(
+    topic: Annotated[str, Parameter(help="The topic, which must exist.")],
+    files: Annotated[tuple[Path, ...], Parameter(help="Files to read; none: standard input.")] = (),
+    /,
+    *,
+    how: Producing = Producing(),
+    where: Cluster = Cluster(),
+) -> bool:
+    """Write a record for each line of files or standard input, in order, and wait for the broker's acknowledgement.
+
+    The producer is idempotent, with `acks=all`. The exit code is 1 when a record was not written; the message names its
+    line.
+
+    **Examples**
+
+    - `echo 'N14228:{"delay": 11}' | aioparallel produce flights --key-separator :`
+    - `aioparallel produce orders orders.jsonl --key-field customer.id`
+    - `aioparallel produce orders --key 17 --header source=repair < one-line.json`
+    """
+    from aioparallel.cli.produce.producing import produce_lines  # noqa: PLC0415 - brings the Kafka client
+
+    return await produce_lines(topic, files, how, where)

@@ -1,0 +1,189 @@
+"""Lists, describes, creates and deletes topics."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Final
+
+from rich.table import Table
+from rich.text import Text
+
+from aioparallel.cli.broker import NewTopic
+from aioparallel.cli.cluster import Cluster, connecting_options
+from aioparallel.cli.console import confirm, counted, make_console, plain_text, say
+from aioparallel.cli.topics.commands import Creating
+from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.group.client import Client
+from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized, TopicNotFound
+from aioparallel.records.record import TopicPartition
+
+__all__ = ["create_topics", "delete_topics", "describe_topic", "list_topics"]
+
+CONNECT_TIMEOUT: Final = 10.0
+REQUEST_TIMEOUT: Final = 30.0
+STOP_TIMEOUT: Final = 5.0
+# Seconds.
+REPLICAS: Final = 3
+"""Replicas of a new topic if there are as many brokers."""
+CREATE_TOPICS: Final = 19
+DELETE_TOPICS: Final = 20
+DESCRIBE_CONFIGS: Final = 32
+# Keys of requests in Kafka's protocol.
+_GROUP: Final = "aioparallel-topics"
+"""The client's group, which it never joins."""
+
+
+async def list_topics(where: Cluster, *, as_json: bool) -> None:
+    """``aioparallel topics list``."""
+    async with _admin(where) as admin, _client(where) as client:
+        partitions = await admin.topics()
+        found = await client.partitions(list(partitions), REQUEST_TIMEOUT) if partitions else set()
+        ranges = await _offset_ranges(client, found)
+    rows = [(name, count, _offsets_in(ranges, name)) for name, count in sorted(partitions.items())]
+    console = make_console()
+    if as_json:
+        for name, count, offsets in rows:
+            console.file.write(json.dumps({"topic": name, "partitions": count, "offsets": offsets}) + "\n")
+        return
+    if not rows:
+        say("There are no topics. `aioparallel topics create NAME:PARTITIONS` creates one.")
+        return
+    table = _table("topic", "partitions", "offsets")
+    for name, count, offsets in rows:
+        table.add_row(plain_text(name), f"{count:,}", f"{offsets:,}")
+    console.print(table)
+
+
+async def describe_topic(topic: str, where: Cluster, *, as_json: bool) -> None:
+    """``aioparallel topics describe``."""
+    async with _admin(where) as admin, _client(where) as client:
+        described = await admin.describe_topic(topic)
+        configs = await _own_configs(admin, topic)
+        ranges = await _offset_ranges(client, {TopicPartition(topic, one.partition) for one in described})
+    console = make_console()
+    if as_json:
+        for one in described:
+            first, following = ranges[TopicPartition(topic, one.partition)]
+            fields = {**one._asdict(), "first_offset": first, "next_offset": following}
+            console.file.write(json.dumps(fields) + "\n")
+        return
+    total = sum(following - first for first, following in ranges.values())
+    console.print(
+        f"{plain_text(topic)}: {counted(len(described), 'partition')}, {counted(total, 'offset')}", highlight=False
+    )
+    table = _table("partition", "first offset", "next offset", "leader", "replicas", "in sync")
+    for one in described:
+        first, following = ranges[TopicPartition(topic, one.partition)]
+        leader = "none" if one.leader < 0 else str(one.leader)
+        ids = (", ".join(map(str, some)) for some in (one.replicas, one.in_sync))
+        table.add_row(str(one.partition), f"{first:,}", f"{following:,}", leader, *ids)
+    console.print(table)
+    for name, value in sorted(configs.items()):
+        console.print(f"{plain_text(name)}={plain_text(value)}", highlight=False, markup=False)
+
+
+async def create_topics(names: Sequence[str], how: Creating, where: Cluster) -> None:
+    """``aioparallel topics create``."""
+    if not names:
+        raise ConfigurationError("NAMES", None, "must be given, as in orders:8")
+    wanted = [NewTopic.of(text) for text in names]
+    async with _admin(where) as admin:
+        await _require(admin, CREATE_TOPICS, "creates no topics")
+        exist = await admin.topics()
+        if not how.if_missing and (known := [topic.name for topic in wanted if topic.name in exist]):
+            raise ConfigurationError(
+                "NAMES", known[0], "exists; --if-missing leaves it as it is, and another name creates another topic"
+            )
+        replication = how.replication or min(REPLICAS, await admin.brokers())
+        for topic in wanted:
+            if topic.name in exist:
+                say(f"{topic.name} exists, with {counted(exist[topic.name], 'partition')}; nothing was changed.")
+                continue
+            compaction = {"cleanup.policy": "compact"} if topic.is_compacted else {}
+            await admin.create_topic(topic.name, topic.partitions, {**compaction, **how.configs()}, replication)
+            say(f"Created {topic}, {counted(replication, 'replica')} of each partition.")
+
+
+async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> None:
+    """``aioparallel topics delete``."""
+    if not names:
+        raise ConfigurationError("NAMES", None, "must be given")
+    if not (yes or sys.stdin.isatty()):
+        raise ConfigurationError(
+            "yes", yes, "standard input is no terminal, so there is nobody to ask; --yes skips the question"
+        )
+    async with _admin(where) as admin:
+        await _require(admin, DELETE_TOPICS, "deletes no topics")
+        if missing := set(names) - (await admin.topics()).keys():
+            raise TopicNotFound(missing, where.bootstrap_servers)
+        if not yes:
+            async with _client(where) as client:
+                found = await client.partitions(list(names), REQUEST_TIMEOUT)
+                ranges = await _offset_ranges(client, found)
+            which = ", ".join(f"{name} ({counted(_offsets_in(ranges, name), 'offset')})" for name in names)
+            if not confirm(f"Delete {which}?"):
+                say("Nothing was done.")
+                return
+        await admin.delete_topics(*names)
+        say(f"Deleted {', '.join(names)}.")
+
+
+@asynccontextmanager
+async def _admin(where: Cluster) -> AsyncIterator[Admin]:
+    async with Admin(where.bootstrap_servers, connecting_options(where), timeout=REQUEST_TIMEOUT) as admin:
+        yield admin
+
+
+@asynccontextmanager
+async def _client(where: Cluster) -> AsyncIterator[Client]:
+    client: Client = AiokafkaClient(where.bootstrap_servers, _GROUP, client_options=connecting_options(where))
+    try:
+        await client.start(CONNECT_TIMEOUT)
+        yield client
+    finally:
+        await client.stop(STOP_TIMEOUT)
+
+
+async def _offset_ranges(
+    client: Client, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the next offset of each log."""
+    if not partitions:
+        return {}
+    beginnings = await client.beginning_offsets(partitions, REQUEST_TIMEOUT)
+    ends = await client.written_end_offsets(partitions, REQUEST_TIMEOUT)
+    return {partition: (beginnings[partition], ends[partition]) for partition in partitions}
+
+
+def _offsets_in(ranges: Mapping[TopicPartition, tuple[int, int]], topic: str) -> int:
+    return sum(end - first for partition, (first, end) in ranges.items() if partition.topic == topic)
+
+
+async def _require(admin: Admin, api_key: int, lack: str) -> None:
+    """Raise ClientError if the broker does not know such requests. ``lack``: what it does not do."""
+    if not await admin.supports(api_key):
+        raise ClientError(
+            f"this broker {lack} on request: `aioparallel broker` creates those that its --topic NAME:PARTITIONS "
+            "names, for as long as it runs; `aioparallel broker --kafka` starts Apache Kafka, which does both"
+        )
+
+
+async def _own_configs(admin: Admin, topic: str) -> dict[str, str]:
+    """The topic's own configs; without the permission to read them a warning."""
+    try:
+        return await admin.own_configs(topic) if await admin.supports(DESCRIBE_CONFIGS) else {}
+    except NotAuthorized as error:
+        say(f"WARNING the topic's configs are not shown: {error}")
+        return {}
+
+
+def _table(first: str, *others: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(Text(name), justify="right", no_wrap=True)
+    return table
