@@ -436,6 +436,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         :class:`~aioparallel.HandlerNotStopped` names them and their current lines.
         """
         check_handlers(handler)  # before anything is connected
+        if asyncio._get_running_loop() is not None:
+            raise ConsumerStateError(
+                "run_sync starts an event loop, but this thread runs one already; write "
+                "`async with consumer: await consumer.run(handler)`"
+            )
         self._state.expect_new()
 
         async def main() -> None:

@@ -155,14 +155,15 @@ class FailurePolicy:
     """What happens to a record whose handler fails, that cannot be deserialized, or whose outputs cannot be produced.
 
     **The default retries forever**, with delays of up to a minute. No record is lost or skipped, but a record that can
-    never succeed blocks its key until the cause is fixed. Set ``dead_letter`` and a limit in ``retry`` to let the other
-    records of its key go on.
+    never succeed blocks its key until the cause is fixed. With ``dead_letter`` the retries end after ten attempts (four
+    minutes), unless ``retry`` says something else, and the other records of its key go on.
     """
 
-    retry: RetryPolicy | RetryFunction = field(default_factory=RetryPolicy)
-    """A policy, or a function of the record, the exception and the number of attempts so far. The function returns the
-    seconds until the next attempt, or ``"dead_letter"``, ``"skip"`` or ``"stop"``. It must be fast. If it raises, the
-    consumer stops."""
+    retry: RetryPolicy | RetryFunction = field(default_factory=lambda: _WITHOUT_END)
+    """A policy, or a function of the record, the exception and the number of attempts so far. Not given:
+    ``RetryPolicy(max_attempts=10)`` with ``dead_letter`` or ``retry_topics``, else ``RetryPolicy()``, which has no end.
+    The function returns the seconds until the next attempt, or ``"dead_letter"``, ``"skip"`` or ``"stop"``. It must be
+    fast. If it raises, the consumer stops."""
     dead_letter: str | DeadLetterFunction | None = None
     """Where a record goes when its retries have ended: a topic, which must exist, or an async function of the record
     and the exception. The record is complete when the topic or the function has taken it; until then this is retried
@@ -186,6 +187,8 @@ class FailurePolicy:
     record that is too large for a retry topic."""
 
     def __post_init__(self) -> None:
+        if self.retry is _WITHOUT_END and (self.dead_letter is not None or self.retry_topics):
+            object.__setattr__(self, "retry", _WITH_END)
         if not isinstance(self.retry, RetryPolicy) and not callable(self.retry):
             raise ConfigurationError("FailurePolicy retry", self.retry, "must be a RetryPolicy or a function")
         if self.give_up not in ("stop", "skip"):
@@ -385,3 +388,9 @@ def _is_whole(value: object) -> bool:
 def _check_seconds(name: str, value: float) -> None:
     if not (_is_number(value) and 0 <= value < _FOREVER):
         raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")
+
+
+_WITHOUT_END: Final = RetryPolicy()
+"""The default. Its identity tells that no policy was given."""
+_WITH_END: Final = RetryPolicy(max_attempts=10)
+"""The default where a record has somewhere to go: four minutes of retries."""

@@ -5,9 +5,15 @@ from __future__ import annotations
 import re
 from typing import Final
 
-import pyspark
-
 from aioparallel.records.errors import ConfigurationError
+
+try:
+    import pyspark
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"aioparallel.spark needs {missing.name}, which is not installed: pip install 'aioparallel[spark]'",
+        name=missing.name,
+    ) from None
 
 __all__ = ["OLDEST", "check_pyspark", "series_of"]
 

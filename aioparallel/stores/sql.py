@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
-from aioparallel.persistence.sql import Fenced, SqlStore, StoreNotReady, schema_statements
+try:
+    from aioparallel.persistence.sql import Fenced, SqlStore, StoreNotReady, schema_statements
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"aioparallel.stores.sql needs {missing.name}, which is not installed: pip install 'aioparallel[sql]'",
+        name=missing.name,
+    ) from None
 
 __all__ = ["Fenced", "SqlStore", "StoreNotReady", "schema_statements"]

@@ -11,6 +11,12 @@ from aioparallel.cli.console import require_extra, say
 
 __all__ = ["Tables", "store"]
 
+DRIVERS: Final = {
+    "postgresql": "postgresql+asyncpg",
+    "postgres": "postgresql+asyncpg",
+    "sqlite": "sqlite+aiosqlite",
+}
+"""By the scheme of a URL without an async driver, the scheme with the driver that the extra ``sql`` installs."""
 WHERE: Final = Group("Where", sort_key=1)
 
 
@@ -72,6 +78,9 @@ async def init_command(
 
     from aioparallel.records.errors import ClientError  # noqa: PLC0415
 
+    scheme = database.partition(":")[0]
+    if driver := DRIVERS.get(scheme):
+        raise ConfigurationError("DATABASE", f"{scheme}://...", f"names no async driver; write {driver}://...")
     try:
         engine = create_async_engine(database)
         try:

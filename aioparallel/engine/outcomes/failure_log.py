@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 from aioparallel.engine.outcomes.failures import Decision
 from aioparallel.observe.record_logging import about, coordinates
@@ -21,6 +21,14 @@ logger = logging.getLogger(__name__)
 _BURST = 10
 _TRACEBACK_PAUSE = 60.0
 _CLASSES = 1_000  # the most classes that are remembered
+
+
+_ENDS: Final[Mapping[str | None, str]] = {
+    "dead_letter": "no more attempts: it becomes a dead letter",
+    "skip": 'SKIPPED: no more attempts, and give_up="skip" completes it',
+    "release": "no more attempts here: it will be delivered again",
+}
+"""By the end of a record, what happens next. A stop has no line: the run raises an error that says so."""
 
 
 class _Budget:
@@ -106,13 +114,9 @@ class FailureLog:
             return f"next attempt in {decision.delay:.3g} s"
         if decision.retry_topic is not None:
             return f"it goes to retry topic {decision.retry_topic!r}"
-        if decision.end == "dead_letter":
-            return "no more attempts: it becomes a dead letter"
-        if decision.end == "skip":
-            return 'SKIPPED: no more attempts, and give_up="skip" completes it'
-        if decision.end == "release":
-            return "no more attempts here: it will be delivered again"
-        return None  # the run stops, and raises an error that says so
+        if decision.end == "skip" and decision.by_function:
+            return 'SKIPPED: the retry function returned "skip", which completes it'
+        return _ENDS.get(decision.end)
 
     def _budget(self, kind: type[BaseException], is_last: bool, now: float) -> _Budget:
         # Apart, so that earlier attempts do not use up the lines of last attempts.

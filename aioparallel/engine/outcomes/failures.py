@@ -10,6 +10,7 @@ from aioparallel.config.policies import EndOfRetries, RetryBudget, RetryPolicy, 
 from aioparallel.engine.outcomes.gates import NoRoom
 from aioparallel.records.errors import (
     ConfigurationError,
+    DeserializationError,
     NotToBlame,
     OutOfResources,
     Reject,
@@ -47,6 +48,8 @@ class Decision(NamedTuple):
     """No attempt is counted: the record is not due yet, or its handler requests a delay."""
     no_room: NoRoom | None = None
     """The full gate that will wake it. ``delay``: seconds after which it is tried anyway; may be infinite."""
+    by_function: bool = False
+    """The user's retry function has chosen ``end``."""
 
 
 class Failures:
@@ -90,15 +93,15 @@ class Failures:
         else:
             history.lacking_since = None
             history.failed(failure_of(error, at), now)
-            if isinstance(error, Reject | UndecodableRecord):
-                return Decision(end=self._end_of(record, error))
+            if isinstance(error, Reject | UndecodableRecord) or self._is_unreadable(error):
+                return self._end_of(record, error)
             verdict = self._verdict(record, error, now)
             if isinstance(verdict, int | float):
                 return Decision(delay=float(verdict))
         if verdict is None:
             topic = self._next_topic.get(record.topic, self._first_topic)
             return Decision(retry_topic=topic) if topic else Decision(end=self._budget.end)
-        return Decision(end=verdict)
+        return Decision(end=verdict, by_function=True)
 
     def _counts(self, error: RetryLater) -> bool:
         """Whether a requested delay counts as a failed attempt. Waits of the library itself never do."""
@@ -113,14 +116,27 @@ class Failures:
             return retry.delay(error, attempts, max(0.0, now - since - history.waited))
         return self._checked(record, retry(record, error, attempts))
 
-    def _end_of(self, record: Record[Any, Any], error: Reject | UndecodableRecord) -> EndOfRetries:
+    def _is_unreadable(self, error: Exception) -> bool:
+        """Whether the same bytes would give the same error again, and the record has somewhere to go. Where the end
+        would stop the run, only the record's key waits for another deserializer. An OSError is that of another
+        process, such as a schema registry."""
+        return (
+            isinstance(error, DeserializationError)
+            and not isinstance(error.__cause__, OSError)
+            and self._budget.end in ("dead_letter", "skip")
+            and isinstance(self._budget.retry, RetryPolicy)
+        )
+
+    def _end_of(self, record: Record[Any, Any], error: Exception) -> Decision:
         """How a rejected or undecodable record ends: without another attempt or another delivery, which would change
         nothing. For an undecodable record, the user's retry function is asked."""
         retry = self._budget.retry
         if isinstance(error, Reject) or isinstance(retry, RetryPolicy):
-            return self._budget.end
+            return Decision(end=self._budget.end)
         verdict = self._checked(record, retry(record, error, record.attempt - history_of(record).attempts_before))
-        return self._budget.end if verdict == "release" or not isinstance(verdict, str) else verdict
+        if verdict == "release" or not isinstance(verdict, str):
+            return Decision(end=self._budget.end)
+        return Decision(end=verdict, by_function=True)
 
     def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
         retry, history = self._budget.retry, history_of(record)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -130,7 +130,7 @@ def test_endless(given: dict[str, Any], endless: bool) -> None:
         ],
         (
             "retry_topics",
-            {"retry_topics": {"r": 5}},
+            {"retry": RetryPolicy(), "retry_topics": {"r": 5}},
             {"r": 5},
             "would never be used: retry has no end; give it max_attempts (1: straight to the first), max_elapsed "
             "or max_wait",
@@ -140,6 +140,15 @@ def test_endless(given: dict[str, Any], endless: bool) -> None:
 def test_a_wrong_failure_policy_is_refused(option: str, given: dict[str, Any], value: object, allowed: str) -> None:
     """Each of its options, and those that do not fit together."""
     refused(FailurePolicy, option, given, value, allowed)
+
+
+def test_retries_end_where_a_record_has_somewhere_to_go() -> None:
+    """Unless a policy is given, even one without an end."""
+    assert FailurePolicy().retry == FailurePolicy(give_up="skip").retry == RetryPolicy()
+    ten = RetryPolicy(max_attempts=10)
+    assert FailurePolicy(dead_letter="dead").retry == FailurePolicy(retry_topics={"r": 5}).retry == ten
+    assert replace(FailurePolicy(), dead_letter="dead").retry == ten
+    assert FailurePolicy(retry=RetryPolicy(), dead_letter="dead").retry == RetryPolicy()
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel.config.policies import EndOfRetries, FailurePolicy, RetryPolicy
+from aioparallel.engine.outcomes.failure_log import FailureLog
 from aioparallel.engine.outcomes.failures import Decision, Failures, NotDue
 from aioparallel.engine.outcomes.gates import Gate, NoRoom
-from aioparallel.records.errors import ConfigurationError, NotToBlame, OutOfResources, Reject, RetryLater
+from aioparallel.records.errors import (
+    ConfigurationError,
+    DeserializationError,
+    NotToBlame,
+    OutOfResources,
+    Reject,
+    RetryLater,
+)
 from aioparallel.records.history import history_of
 from aioparallel.records.record import Record
 
@@ -173,9 +181,9 @@ def always(verdict: object) -> Callable[[Record[Any, Any], Exception, int], Any]
         (0, Decision(delay=0.0)),
         (2.5, Decision(delay=2.5)),
         (9_999_999, Decision(delay=9_999_999.0)),
-        ("dead_letter", Decision(end="dead_letter")),
-        ("skip", Decision(end="skip")),
-        ("stop", Decision(end="stop")),
+        ("dead_letter", Decision(end="dead_letter", by_function=True)),
+        ("skip", Decision(end="skip", by_function=True)),
+        ("stop", Decision(end="stop", by_function=True)),
     ],
 )
 def test_what_a_retry_function_may_say(verdict: object, decision: Decision) -> None:
@@ -244,7 +252,8 @@ def test_retry_topics_come_in_turn() -> None:
 def test_a_retry_function_does_not_know_retry_topics() -> None:
     """It says itself what becomes of the record, and a delay is a delay."""
     policy = FailurePolicy(retry=always("skip"), retry_topics={"r5": 5})
-    assert Failures(policy.retry_budget).decide(failed(), ERROR, 0.0, 0.0) == Decision(end="skip")
+    decision = Decision(end="skip", by_function=True)
+    assert Failures(policy.retry_budget).decide(failed(), ERROR, 0.0, 0.0) == decision
 
 
 def test_attempts_are_counted_anew_in_each_topic() -> None:
@@ -373,7 +382,7 @@ def test_a_retry_function_sees_attempts_that_do_not_count_the_waiting() -> None:
         record._parks += 1
     assert asked == [("RetryLater", 1), ("RetryLater", 1), ("ValueError", 1), ("RetryLater", 2), ("ValueError", 2)]
     ends = Failures(FailurePolicy(retry=always("skip")).retry_budget)
-    assert ends.decide(failed(), RetryLater(5), 0.0, 0.0) == Decision(end="skip")
+    assert ends.decide(failed(), RetryLater(5), 0.0, 0.0) == Decision(end="skip", by_function=True)
 
 
 # -- whose clock, and whose waiting ---------------------------------------------------------------------
@@ -429,5 +438,39 @@ def test_a_retry_function_is_not_asked_about_the_librarys_own_waiting() -> None:
     failures = Failures(FailurePolicy(retry=retry, dead_letter="dead").retry_budget)
     assert failures.decide(failed(), NotToBlame(1.0, "the database is away"), 0.0, 0.0) == Decision(delay=1, waits=True)
     assert not asked
-    assert failures.decide(failed(), RetryLater(1.0), 0.0, 0.0) == Decision(end="dead_letter")
+    assert failures.decide(failed(), RetryLater(1.0), 0.0, 0.0) == Decision(end="dead_letter", by_function=True)
     assert len(asked) == 1
+
+
+def test_the_line_of_a_skipped_record_names_who_has_skipped_it() -> None:
+    """The option, or the retry function."""
+    log = FailureLog({})
+    by_option = log.following(Decision(end="skip"))
+    assert by_option == 'SKIPPED: no more attempts, and give_up="skip" completes it'
+    by_function = log.following(Decision(end="skip", by_function=True))
+    assert by_function == 'SKIPPED: the retry function returned "skip", which completes it'
+
+
+def unreadable(cause: Exception) -> DeserializationError:
+    """What the record fails with when its deserializer raises this."""
+    error = DeserializationError("value", 3, cause)
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("policy", "cause", "decision"),
+    [
+        (FailurePolicy(dead_letter="dead"), ERROR, Decision(end="dead_letter")),
+        (FailurePolicy(dead_letter="dead", retry=EXACT, retry_topics={}), ERROR, Decision(end="dead_letter")),
+        (FailurePolicy(give_up="skip"), KeyError("a"), Decision(end="skip")),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), ConnectionResetError(), Decision(delay=1)),
+        (FailurePolicy(retry=EXACT), ERROR, Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=always(3)), ERROR, Decision(delay=3.0)),
+        (FailurePolicy(dead_letter="dead", retry=always("skip")), ERROR, Decision(end="skip", by_function=True)),
+    ],
+)
+def test_what_no_deserializer_can_read(policy: FailurePolicy, cause: Exception, decision: Decision) -> None:
+    """It ends at the first attempt where it has somewhere to go. It is retried where the run would stop, where another
+    process may be to blame, or where the retry function says so."""
+    assert Failures(policy.retry_budget).decide(failed(), unreadable(cause), 0.0, 0.0) == decision
