@@ -29,6 +29,7 @@ from aioparallel.group.committing import GroupContext, reasons
 from aioparallel.group.ends import Ends
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.fetcher import Fetcher
+from aioparallel.group.join_log import JoinLog
 from aioparallel.group.priorities import Priorities
 from aioparallel.group.run_state import RunState
 from aioparallel.group.sessions import SessionState
@@ -125,6 +126,7 @@ class GroupRun:
             client, self._assignment, self._processor, self._admission, planner, self._check_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
+        self._join_log = JoinLog(group_id, lambda: self._assignment.has_assignment)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._check_end, self.fail
         self._tasks: list[asyncio.Task[None]] = []
@@ -143,6 +145,7 @@ class GroupRun:
         :meth:`close` settles the rest.
         """
         self._client.subscribe(topics, self)
+        self._join_log.start()
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
         working = [self._spawn(work(), "extension") for work in self._extensions.work]
@@ -195,6 +198,7 @@ class GroupRun:
 
     async def settle(self) -> None:
         """Drain (unless the stop is hurried), commit and drop all sessions. A second call does nothing."""
+        self._join_log.stop()
         if self._state.is_settled:
             return
         self._state.stop(drain=True)

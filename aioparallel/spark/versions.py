@@ -8,6 +8,7 @@ from typing import Final
 from aioparallel.records.errors import ConfigurationError
 
 try:
+    import pyarrow  # noqa: F401
     import pyspark
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(

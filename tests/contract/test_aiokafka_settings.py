@@ -71,7 +71,7 @@ def test_durations_must_fit_together() -> None:
         AiokafkaClient("127.0.0.1:1", "group", rebalance_timeout=0)
 
 
-@pytest.mark.parametrize("servers", ["", "host:port", "host:1,:2"])
+@pytest.mark.parametrize("servers", ["", "host:port", "host:1,:2", "http://host:9092", "host:1,https://host"])
 def test_bootstrap_servers_must_be_hosts_and_ports(servers: str) -> None:
     """A wrong list is named before anything connects."""
     with pytest.raises(ConfigurationError, match=f"bootstrap_servers='{servers}'"):

@@ -35,5 +35,7 @@ def test_what_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     """The database, or that it cannot be reached."""
     assert run(["store", "init"]) == WRONG_USE
     assert "--sql" in capsys.readouterr().err
+    assert run(["store", "init", "postgresql://user:secret@host/db"]) == WRONG_USE
+    assert "DATABASE='postgresql://...': names no async driver; write postgresql+asyncpg://" in capsys.readouterr().err
     assert run(["store", "init", "postgresql+asyncpg://nobody@127.0.0.1:1/nothing"]) == 1
     assert "could not be created" in capsys.readouterr().err

@@ -43,6 +43,20 @@ def ours() -> list[str]:
     return sorted(task.get_name() for task in asyncio.all_tasks() if task.get_name().startswith("aioparallel"))
 
 
+async def test_run_sync_within_a_running_loop_says_what_to_write() -> None:
+    """Nothing is begun, and the consumer can still be used."""
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    consumer = ParallelConsumer("t", group_id=GROUP, client=InMemoryClient(broker, GROUP), until="end")
+
+    async def handle(record: Record) -> None: ...
+
+    with pytest.raises(ConsumerStateError, match=r"write `async with consumer: await consumer.run\(handler\)`"):
+        consumer.run_sync(handle)
+    async with consumer:
+        await consumer.run(handle)
+
+
 # -- stopping while it starts ---------------------------------------------------------------------------
 
 

@@ -1,0 +1,47 @@
+"""Logs while the group has not let this member in."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+__all__ = ["JoinLog"]
+
+logger = logging.getLogger(__name__)
+
+_FIRST: Final = 5.0
+"""Seconds until the first line. A new group waits 3 s for more members (Kafka's group.initial.rebalance.delay.ms)."""
+_INTERVAL: Final = 10.0
+"""Seconds between two lines."""
+
+
+class JoinLog:
+    """Logs at intervals until ``has_assignment()`` is true for the first time."""
+
+    def __init__(self, group_id: str, has_assignment: Callable[[], bool]) -> None:
+        self._group_id = group_id
+        self._has_assignment = has_assignment
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """The member begins to join now."""
+        self._timer = asyncio.get_running_loop().call_later(_FIRST, self._check, _FIRST)
+
+    def stop(self) -> None:
+        """Log nothing more. May be called without :meth:`start`."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _check(self, waited: float) -> None:
+        if self._has_assignment():
+            return
+        logger.warning(
+            "Group %s has not assigned partitions to this member for %.0f s. A group waits for each member that was "
+            "killed, or that left without a word, until its session times out, and for members that drain",
+            self._group_id,
+            waited,
+            extra={"action": "waiting_for_group", "group_id": self._group_id, "seconds": waited},
+        )
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._check, waited + _INTERVAL)

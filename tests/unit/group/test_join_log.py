@@ -1,0 +1,67 @@
+"""A member that waits for its group says so."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+
+import pytest
+
+from aioparallel import ParallelConsumer
+from aioparallel.group.client import RebalanceListener
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from tests.support.memory.consuming import GROUP, Seen, produce
+from tests.support.waiting import until
+
+
+class Late(InMemoryClient):
+    """Joins some seconds later, as behind a member that was killed."""
+
+    seconds = 27.0
+
+    def subscribe(self, topics: Collection[str], listener: RebalanceListener) -> None:  # type: ignore[override]
+        asyncio.get_running_loop().call_later(self.seconds, super().subscribe, topics, listener)
+
+
+def lines(caplog: pytest.LogCaptureFixture) -> list[int]:
+    """The seconds that each line about the group names."""
+    found = [record for record in caplog.records if getattr(record, "action", "") == "waiting_for_group"]
+    assert all(record.levelno == logging.WARNING and GROUP in record.getMessage() for record in found)
+    return [round(record.__dict__["seconds"]) for record in found]
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(0.5, []), (4.9, []), (27.0, [5, 15, 25])])
+async def test_a_member_that_waits_for_its_group(
+    seconds: float, told: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """After five seconds, then every ten, until it has partitions."""
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    produce(broker, [b"a"])
+    client, seen = Late(broker, GROUP), Seen()
+    client.seconds = seconds
+    consumer = ParallelConsumer("t", group_id=GROUP, client=client, producer=InMemoryProducer(broker))
+    async with consumer:
+        task = asyncio.create_task(consumer.run(seen))
+        await until(lambda: len(seen.ended) == 1)
+        await asyncio.sleep(30)
+        assert lines(caplog) == told
+        consumer.stop()
+        await task
+
+
+async def test_nothing_is_said_after_a_stop(caplog: pytest.LogCaptureFixture) -> None:
+    """A stop while it waits ends the lines, too."""
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    client = Late(broker, GROUP)
+    client.seconds = 10_000.0
+    consumer = ParallelConsumer("t", group_id=GROUP, client=client, producer=InMemoryProducer(broker))
+    async with consumer:
+        task = asyncio.create_task(consumer.run(Seen()))
+        await until(lambda: lines(caplog) == [5])
+        consumer.stop()
+        await task
+    await asyncio.sleep(60)
+    assert lines(caplog) == [5]
