@@ -326,7 +326,8 @@ class TransactionsUnsupported(ClientError):
         super().__init__(
             f"the brokers at {servers} {found}: commits=Transactions(...) needs the feature transaction.version 2 or "
             "newer (Apache Kafka 4.0 or newer; on a cluster that was upgraded: kafka-features.sh --bootstrap-server "
-            "... upgrade --feature transaction.version=2). Leave commits out to produce at least once"
+            "... upgrade --feature transaction.version=2). To try it out, `aioparallel broker --kafka` starts such a "
+            "broker. Leave commits out to produce at least once"
         )
 
 

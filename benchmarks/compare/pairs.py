@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from aioparallel.records.errors import AioparallelError
-from benchmarks.compare.revisions import Revision
+from benchmarks.compare.revisions import PROGRAM, Revision
 from benchmarks.contest import Field, Player
 from benchmarks.intervals import Interval, least_rounds, ratio_interval
 from benchmarks.machine import moved
@@ -150,8 +150,8 @@ async def _turn(
 
 
 def contestant(name: str, side: Revision, hash_seed: str) -> Contestant:
-    """A revision's library with the program of this checkout."""
+    """A revision's library with its program."""
     environment = {"PYTHONPATH": f"{side.folder}:{ROOT}", "PYTHONHASHSEED": hash_seed}
     # -P: the current folder is not searched, as it may have another aioparallel.
-    command = (sys.executable, "-P", "-m", "benchmarks.contestants.ours")
+    command = (sys.executable, "-P", "-m", PROGRAM)
     return Contestant(name, side.title, command, environment=environment)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import compileall
 import io
+import os
 import shutil
 import subprocess
+import sys
 import tarfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +22,15 @@ __all__ = ["WORKING_TREE", "Revision", "extract"]
 WORKING_TREE: Final = "."
 """Instead of a revision: the current files."""
 PACKAGE: Final = "aioparallel"
+PROGRAMS: Final = "benchmarks"
+PROGRAM: Final = "benchmarks.contestants.ours"
+"""Runs the library of a revision."""
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """``title``: with the short hash of the commit. ``folder``: contains the package."""
+    """``title``: with the short hash of the commit. ``folder``: contains the package. If modules have moved since, so
+    that the programs of this checkout cannot run the package, it also contains the programs of the revision."""
 
     title: str
     folder: Path
@@ -39,12 +45,25 @@ def extract(name: str, folder: Path) -> Revision:
         title = "the working tree"
     else:
         commit = _commit(name)
-        with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, PACKAGE))) as archive:
-            archive.extractall(folder, filter="data")
+        _unpack(commit, PACKAGE, folder)
+        if not _runs_here(folder):
+            _unpack(commit, PROGRAMS, folder)
         title = f"{name} ({commit[:9]})" if not commit.startswith(name) else commit[:9]
     # Otherwise the first process of each side would compile it while it is timed.
     compileall.compile_dir(folder, quiet=2)
     return Revision(title, folder)
+
+
+def _unpack(commit: str, what: str, folder: Path) -> None:
+    with tarfile.open(fileobj=io.BytesIO(_git("archive", commit, what))) as archive:
+        archive.extractall(folder, filter="data")
+
+
+def _runs_here(folder: Path) -> bool:
+    """Whether this checkout's program can import that library."""
+    command = (sys.executable, "-P", "-c", f"import {PROGRAM}")
+    environment = {**os.environ, "PYTHONPATH": f"{folder}:{ROOT}"}
+    return subprocess.run(command, capture_output=True, check=False, env=environment).returncode == 0
 
 
 def _commit(name: str) -> str:

@@ -101,7 +101,7 @@ class Stage:
         self.broker_watch: Any = None
         self.failures: list[ClusterChanged] = []
 
-    async def begin(self, servers: str = "", rebootstrap_after: float = 300.0) -> None:
+    async def begin(self, servers: str = "", rebootstrap_after: float = 300.0, *, is_reached: bool = True) -> None:
         """Connect to broker 1."""
         self.client = AIOKafkaClient(bootstrap_servers=self.door.address, request_timeout_ms=40_000)
         self.broker_watch = BrokerWatch(
@@ -113,7 +113,7 @@ class Stage:
         )
         await self.client.bootstrap()
         assert await self.client.force_metadata_update()
-        assert await self.client._get_conn(1) is not None
+        assert (await self.client._get_conn(1) is not None) is is_reached
 
     async def updated(self) -> bool:
         """Whether an update of the metadata got an answer."""
@@ -307,3 +307,16 @@ async def test_how_long_is_too_long(value: object) -> None:
             make()
     options["metadata_recovery_rebootstrap_trigger_ms"] = 60_000
     assert [bool(make()) for make in makers] == [True, True]
+
+
+@pytest.mark.parametrize(("host", "trouble"), [("nowhere.invalid", "resolved"), ("127.0.0.1", "reached")])
+async def test_a_wrong_advertised_listener(
+    stage: Stage, host: str, trouble: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The address that the cluster names is in the log and in what health says, and what is wrong with it."""
+    await stage.old.stop()
+    stage.old.host = host
+    await stage.begin(is_reached=False)
+    told = f"the cluster names {stage.old.address} as its address (advertised.listeners), which cannot be {trouble}: "
+    assert any(f"Broker 1: {told}" in record.getMessage() for record in caplog.records)
+    assert told in stage.broker_watch._connector.reason(1)

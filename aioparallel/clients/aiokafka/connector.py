@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Coroutine
 from typing import Final, cast
 
@@ -58,6 +59,7 @@ class Connector:
         self._paused_until: dict[object, float] = {}
         self._last_logged: dict[object, tuple[str, float]] = {}
         self._renewals: dict[tuple[object, int], asyncio.Task[object]] = {}
+        self._reached: set[object] = set()
         self._is_closed = False
         self._why_closed = ""
         self._close = connections.close
@@ -123,6 +125,7 @@ class Connector:
         except (OSError, TimeoutError, kafka.KafkaError) as error:
             self._failed(node, error)
             return self.old(node, group)
+        self._reached.add(node)
         self._reasons.pop(node, None)
         self._paused_until.pop(node, None)
         if self._last_logged.pop(node, None) is not None:
@@ -188,7 +191,7 @@ class Connector:
     def _failed(self, node: object, error: Exception) -> None:
         server = self._server(node)
         refused = explain_connection_error(error, server, options_of(self._connections))
-        reason = str(error) or type(error).__name__ if refused is None else str(refused)
+        reason = self._reason_of(node, server, error) if refused is None else str(refused)
         self._reasons[node] = reason
         now = self._loop.time()
         if refused is not None:
@@ -206,6 +209,13 @@ class Connector:
         )
         # The broker may be gone, with other leaders for its partitions.
         self._connections.force_metadata_update()
+
+    def _reason_of(self, node: object, server: str, error: Exception) -> str:
+        reason = str(error) or type(error).__name__
+        if node in self._reached or not isinstance(error, OSError):
+            return reason
+        trouble = "resolved" if isinstance(error, socket.gaierror) else "reached"
+        return f"the cluster names {server} as its address (advertised.listeners), which cannot be {trouble}: {reason}"
 
     def _server(self, node: object) -> str:
         broker = self._connections.cluster.broker_metadata(node)
