@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
+from aioparallel.config.callables import check_interface
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.option_docs import takes_options
 from aioparallel.config.options import Options, PlainFields, checked_text, checked_topics
@@ -27,7 +28,7 @@ from aioparallel.engine.outcomes.gates import name_woken
 from aioparallel.engine.sinks import OutputSink
 from aioparallel.event_loop.left_behind import LeftBehind
 from aioparallel.event_loop.loop import collecting_quickly, stopping_signals
-from aioparallel.event_loop.other_threads import ask_on
+from aioparallel.event_loop.other_threads import ask_on, call_on
 from aioparallel.event_loop.own_loop import own_runner
 from aioparallel.event_loop.waiting import to_the_end, unless
 from aioparallel.group.arrivals import arrival_of
@@ -119,6 +120,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
             {**options, "key_deserializer": key_deserializer, "value_deserializer": value_deserializer}
         )
         check_middleware(self.options.middleware)
+        if client is not None:
+            check_interface(client, "client", Client)
+        if producer is not None:
+            check_interface(producer, "producer", Producer)
         self._producer = self._chosen_producer(client, producer)
         self._state = RunState()
         self._engine: GroupRun | None = None
@@ -259,10 +264,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Drain within ``drain_timeout``, commit, leave the group, close the resources.
+        """Drain, commit, leave the group, close the resources.
 
-        When cancelled, it stops draining. It still does the rest, each step within its deadline (5 s for the group,
-        10 s for each resource), and then raises the CancelledError.
+        Each step has a deadline: ``drain_timeout`` for handlers, 0.5 s for those that are cancelled then,
+        ``commit_timeout`` for the last commit, 4 s for unacknowledged outputs and dead letters, 5 s for leaving the
+        group, 10 s for each resource. Each extension adds 60 s for ``finish`` (and one more commit), 60 s for ``stop``
+        and 10 s for ``close``. The tracker of a KmqConsumer stops in such a ``stop``.
+
+        A cancellation, a second signal or ``stop(drain=False)`` hurries it: it skips the drain and ``finish``, and
+        ``stop`` of each extension has 5 s. It still does the rest. A cancellation is raised after that.
         """
         await to_the_end(self._close(), on_cancel=partial(self.stop, drain=False))
 
@@ -282,7 +292,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     async def _stop_extensions(self) -> None:
         try:
-            await self._extensions.stop()
+            await self._extensions.stop(self._state.hurried)
         except Exception as error:
             if self._state.failure is None:
                 raise
@@ -368,7 +378,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, output_sink)
             await unless(self._state.ending, self._extensions.start())
             await self._engine.run(self._topics)
-            await self._extensions.stop()  # after a failure the last commit comes before that, in _close
+            # After a failure the last commit comes before that, in _close.
+            await self._extensions.stop(self._state.hurried)
         except BaseException as error:
             self._state.ended_with(error)
             raise
@@ -484,19 +495,25 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     def stop(self, drain: bool = True) -> None:
         """End :meth:`run`: no record starts any more. Handlers in flight get ``drain_timeout`` seconds; without
-        ``drain`` they are cancelled at once. Then follows a last commit. May be called at any time, repeatedly."""
-        self._state.stop(drain)
-        self._follow()
+        ``drain`` they are cancelled at once. Then follows a last commit. May be called at any time, repeatedly, from
+        any thread. In another thread it returns at once, and the event loop acts on it in its next turn."""
+        self._change(partial(self._state.stop, drain))
 
     def pause(self) -> None:
-        """Start and fetch nothing until :meth:`resume`. The consumer stays in its group, and commits go on."""
-        self._state.pause()
-        self._follow()
+        """Start and fetch nothing until :meth:`resume`. The consumer stays in its group, and commits go on. May be
+        called from any thread, like :meth:`stop`."""
+        self._change(self._state.pause)
 
     def resume(self) -> None:
-        """Go on after :meth:`pause`."""
-        self._state.resume()
-        self._follow()
+        """Go on after :meth:`pause`. May be called from any thread, like :meth:`stop`."""
+        self._change(self._state.resume)
+
+    def _change(self, change: Callable[[], None]) -> None:
+        def changed() -> None:
+            change()
+            self._follow()
+
+        call_on(self._loop, changed)
 
     def _fail(self, error: BaseException) -> None:
         if self._engine is not None:
@@ -538,8 +555,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
         Raises ConsumerStateError if the consumer does not run, has no ``state``, or does not have this partition (yet).
         """
         state = self._keyed_state
-        if state is None or self._engine is None:
-            raise ConsumerStateError("this consumer does not run, or has no state=State(...)")
+        if state is None:
+            raise ConsumerStateError("this consumer has no state=State(...), so it keeps no states")
+        if self._engine is None:
+            raise ConsumerStateError("this consumer does not run, so it has no states")
         found = ask_on(self._loop, lambda: state.values(TopicPartition(*partition)), _ASK_TIMEOUT)
         if found is None:
             raise ConsumerStateError(f"{TopicPartition(*partition)} is not held here, or its state is not restored yet")

@@ -101,7 +101,7 @@ def parallel_map(
         max_buffered=max_buffered,
         handler_timeout=timeout,
         middleware=middleware,
-        resources=resources or {},
+        resources={} if resources is None else resources,
     )
     work = Work(
         handler,

@@ -4,7 +4,6 @@ In a clone of the repository, in three terminals::
 
     pip install --editable '.[examples]'
     aioparallel broker --topic orders:8 --topic refunds:2
-                                        
     python examples/aiohttp_app.py 8080         # until Ctrl-C; 8080 if left out
     python examples/orders.py 1000
     python examples/orders.py 50 refunds

@@ -4,7 +4,6 @@ In a clone of the repository, in two terminals::
 
     pip install --editable '.[examples]'
     aioparallel broker --topic flights:8 --topic flights.dlq
-                                        
     python -m examples.fill_flights 20000       # real ones
     python -m examples.batch_to_database        # until the end of the topic; prints rows and rate
 

@@ -4,7 +4,6 @@ In a clone of the repository, in four terminals::
 
     pip install --editable '.[examples]'
     aioparallel broker --topic orders:8 --topic orders.enriched:8 --topic orders.dlq
-                                        
     python examples/customers.py 8081           # the service: it throttles, fails, and does not know all customers
     python examples/enrich_http.py http://127.0.0.1:8081        # until Ctrl-C
     python examples/orders.py 100

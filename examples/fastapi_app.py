@@ -3,7 +3,7 @@
 In a clone of the repository, in three terminals::
 
     pip install --editable '.[examples]'
-    aioparallel broker --topic orders:8 
+    aioparallel broker --topic orders:8
     uvicorn examples.fastapi_app:app --port 8000
     python examples/orders.py 1000
     curl localhost:8000/customers/customer-3    # its sum; also /health/live, /health/ready and /stats

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from aioparallel.config.policies import is_async
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["check_arguments", "check_async"]
+__all__ = ["check_arguments", "check_async", "check_interface", "check_plain"]
 
 
 def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
@@ -19,6 +19,30 @@ def check_arguments(function: Callable[..., object], name: str, wanted: str, arg
         raise ConfigurationError(name, function, f"must take {wanted} ({error})") from None
     except ValueError:
         pass  # a callable without a signature, e.g. one written in C
+
+
+def check_interface(given: object, name: str, interface: type) -> None:
+    """Raises ConfigurationError for what lacks methods of this Protocol, or is a class."""
+    if isinstance(given, type):
+        raise ConfigurationError(name, given, f"is a class: give an instance of it, {given.__name__}(...)")
+    missing = [one for one in vars(interface) if not one.startswith("_") and not hasattr(given, one)]
+    if missing:
+        raise ConfigurationError(
+            name, given, f"must be a {interface.__name__} ({interface.__module__}): it has no {', '.join(missing[:3])}"
+        )
+
+
+def check_plain(function: object, name: str, wanted: str) -> None:
+    """Raises ConfigurationError for what is no plain function; ``wanted`` says of what."""
+    if not callable(function):
+        raise ConfigurationError(name, function, f"must be a plain function of {wanted}")
+    if is_async(function):
+        raise ConfigurationError(
+            name,
+            function,
+            f"must be a plain function of {wanted}, and this one is async: its result is used at once, and nothing "
+            "awaits it",
+        )
 
 
 def check_async(function: object, name: str, wanted: str, arguments: int) -> None:

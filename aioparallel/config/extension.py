@@ -162,7 +162,8 @@ class Extension:
 
     async def stop(self) -> None:
         """The run is over, after the last commit. Called if :meth:`start` was called, also if that failed. After a run
-        that failed it is called when the consumer is left. Cancelled after 60 seconds."""
+        that failed it is called when the consumer is left. Cancelled after 60 seconds, or 5 seconds after a hurried
+        stop."""
 
     # -- partitions -------------------------------------------------------------------------------------
 

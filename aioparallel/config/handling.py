@@ -7,11 +7,13 @@ A wrong option raises ConfigurationError, which names the option, its value and 
 # text, in the module of Options.
 
 import enum
+import inspect
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from aioparallel.config.callables import check_plain
 from aioparallel.config.option_docs import documented
 from aioparallel.records.errors import ConfigurationError
 
@@ -60,7 +62,7 @@ class Handling:
     order_by: OrderBy | None = None
     """A function of the record. Records of one partition for which it returns equal values run one after the other,
     instead of records with equal keys. None from it: the record has no order. Requires ``ordering=Ordering.KEY``. The
-    function must be fast and must not raise. None: the bytes of the key decide."""
+    function must be fast, not async, and must not raise. None: the bytes of the key decide."""
 
     # -- Limits ---------------------------------------------------------------------------------------------
 
@@ -127,8 +129,7 @@ class Handling:
     def _check_order_by(self) -> None:
         if self.order_by is None:
             return
-        if not callable(self.order_by):
-            raise ConfigurationError("order_by", self.order_by, "must be a function of the record")
+        check_plain(self.order_by, "order_by", "the record")
         if self.ordering is not Ordering.KEY:
             raise ConfigurationError("order_by", self.order_by, f"needs ordering=Ordering.KEY, found {self.ordering}")
 
@@ -139,6 +140,14 @@ class Handling:
             raise ConfigurationError(
                 "resources", self.resources, "must map names to functions that make async context managers"
             )
+        for name, one in self.resources.items():
+            if inspect.iscoroutinefunction(one):
+                raise ConfigurationError(
+                    f"resources[{name!r}]",
+                    one,
+                    "must be a plain function that makes an async context manager, and this one is async: open in its "
+                    "`__aenter__`, or write it with contextlib.asynccontextmanager",
+                )
 
 
 def check_choice(name: str, value: object, allowed: tuple[object, ...]) -> None:

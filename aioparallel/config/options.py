@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, TypedDict, cast
 
+from aioparallel.config.callables import check_plain
 from aioparallel.config.extension import Extension, overrides
 from aioparallel.config.handling import (
     Handling,
@@ -184,9 +184,7 @@ class Options(Handling):
                 hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(sorted(known))}"
                 raise ConfigurationError(name, given[name], f"there is no such option; {hint}")  # type: ignore[literal-required]
         if isinstance(given.get("commits"), Transactions) and "commit_interval" in given:
-            raise ConfigurationError(
-                "commit_interval", given["commit_interval"], "cannot stand beside Transactions: use its interval"
-            )
+            raise ConfigurationError("commit_interval", given["commit_interval"], _USE_THE_INTERVAL)
         return cls(**given)
 
 
@@ -288,7 +286,7 @@ def _check_start(options: Options) -> None:
             raise ConfigurationError("start_at", start, "must have a time zone, e.g. datetime.now(timezone.utc)")
     elif isinstance(start, Mapping):
         for place, offset in cast("Mapping[object, object]", start).items():
-            if not _is_partition(place) or not isinstance(offset, int) or offset < 0:
+            if not _is_partition(place) or not _is_number(offset):
                 raise ConfigurationError(
                     "start_at",
                     {place: offset},
@@ -310,26 +308,30 @@ def _check_skip(options: Options) -> None:
 
 
 def _is_batch(place: object) -> bool:
-    if not (isinstance(place, tuple) and len(place) == 3 and isinstance(place[0], str)):
-        return False
-    return all(isinstance(one, int) and not isinstance(one, bool) and one >= 0 for one in place[1:])
+    return isinstance(place, tuple) and len(place) == 3 and _is_partition(place[:2]) and _is_number(place[2])
 
 
 def _is_partition(place: object) -> bool:
-    return isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str) and isinstance(place[1], int)
+    return isinstance(place, tuple) and len(place) == 2 and isinstance(place[0], str) and _is_number(place[1])
+
+
+def _is_number(value: object) -> bool:
+    """Whether it may be the number of a partition, or an offset."""
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _check_kinds(options: Options) -> None:
     if not isinstance(options.client_options, Mapping):
         raise ConfigurationError("client_options", options.client_options, "must be a mapping of option names")
     _check_security(options)
+    checked_extensions(options.extensions)
     for name, kind in (("failures", FailurePolicy), ("producing", Producing)):
         if not isinstance(getattr(options, name), kind):
             raise ConfigurationError(name, getattr(options, name), f"must be a {kind.__name__}")
     for name in ("key_deserializer", "value_deserializer"):
         function = getattr(options, name)
-        if function is not None and (not callable(function) or inspect.iscoroutinefunction(function)):
-            raise ConfigurationError(name, function, "must be a plain function of bytes")
+        if function is not None:
+            check_plain(function, name, "bytes")
 
 
 def _check_security(options: Options) -> None:
@@ -373,6 +375,7 @@ def _check_deduplicate(options: Options) -> None:
         )
 
 
+_USE_THE_INTERVAL = "cannot stand beside Transactions: use its interval"
 _TRANSACTION_CHECK = 10.0
 """Seconds between a broker's checks for expired transactions
 (``transaction.abort.timed.out.transaction.cleanup.interval.ms``)."""
@@ -388,6 +391,8 @@ def _check_transactions(options: Options) -> None:
             policy,
             "must be None, Transactions(...), or an Extension with a commit_strategy (SqlStore is one)",
         )
+    if options.commit_interval != Options.__dataclass_fields__["commit_interval"].default:
+        raise ConfigurationError("commit_interval", options.commit_interval, _USE_THE_INTERVAL)
     longest = options.session_timeout - _TRANSACTION_CHECK
     if policy.transaction_timeout > longest:
         raise ConfigurationError(
@@ -458,6 +463,13 @@ def checked_topics(topics: object) -> tuple[str, ...] | re.Pattern[str]:
     if isinstance(names, list | tuple | set | frozenset) and names and all(isinstance(n, str) and n for n in names):
         return tuple(dict.fromkeys(names))
     raise ConfigurationError("topics", topics, "must be a topic's name, several names, or a compiled pattern")
+
+
+def checked_extensions(given: object) -> tuple[Extension, ...]:
+    """The extensions. Raises ConfigurationError for anything else."""
+    if isinstance(given, list | tuple) and all(isinstance(one, Extension) for one in given):
+        return tuple(given)
+    raise ConfigurationError("extensions", given, "must be a list of instances of aioparallel.Extension")
 
 
 def checked_text(option: str, value: object) -> str:

@@ -19,6 +19,7 @@ __all__ = [
     "FailurePolicy",
     "OnProduced",
     "Producing",
+    "QueueVerdict",
     "RetryBudget",
     "RetryFunction",
     "RetryPolicy",
@@ -32,8 +33,10 @@ __all__ = [
 EndOfRetries = Literal["dead_letter", "skip", "stop", "release"]
 """What happens to a record whose retries have ended. ``"release"``: leave it unacknowledged, so that it is delivered
 again; only queues do that, partitions do not."""
-Verdict = float | EndOfRetries
+Verdict = float | Literal["dead_letter", "skip", "stop"]
 """Seconds until the next attempt, or what happens to the record instead."""
+QueueVerdict = Verdict | Literal["release"]
+"""The same for a record of a queue."""
 RetryFunction = Callable[[Record[Any, Any], Exception, int], Verdict]
 """A function of the record, the exception that its handler raised, and the number of attempts so far (1 or more). It is
 also called for a RetryLater. A delay after a RetryLater counts no attempt, so the next call gets the same number. It is
@@ -140,7 +143,7 @@ class RetryPolicy:
 class RetryBudget(NamedTuple):
     """How often and for how long a failing record is retried, and what happens to it then."""
 
-    retry: RetryPolicy | RetryFunction
+    retry: RetryPolicy | Callable[[Record[Any, Any], Exception, int], QueueVerdict]
     end: EndOfRetries
     """What happens when the retries have ended. ``"dead_letter"``: the record goes to the dead-letter sink."""
     retry_topics: tuple[str, ...] = ()
@@ -163,7 +166,7 @@ class FailurePolicy:
     """A policy, or a function of the record, the exception and the number of attempts so far. Not given:
     ``RetryPolicy(max_attempts=10)`` with ``dead_letter`` or ``retry_topics``, else ``RetryPolicy()``, which has no end.
     The function returns the seconds until the next attempt, or ``"dead_letter"``, ``"skip"`` or ``"stop"``. It must be
-    fast. If it raises, the consumer stops."""
+    fast, and not async. If it raises, the consumer stops."""
     dead_letter: str | DeadLetterFunction | None = None
     """Where a record goes when its retries have ended: a topic, which must exist, or an async function of the record
     and the exception. The record is complete when the topic or the function has taken it; until then this is retried
@@ -173,11 +176,11 @@ class FailurePolicy:
     RecordStopped, and the record is not committed. ``"skip"``: the record is logged and complete, **and thereby
     lost**."""
     retry_topics: Mapping[str, float] = field(default_factory=dict)
-    """Topics with their delays in seconds, shortest first: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the
-    retries end, the record is produced to the next of these topics. The same consumer reads it there after the delay
-    and retries it as often again. After the last topic, ``dead_letter`` or ``give_up`` applies. The other records of
-    its key go on meanwhile: **the order of the key is given up**. Requires a ``retry`` that ends. A record that is too
-    large for such a topic with its additional headers goes to ``dead_letter`` or ``give_up`` at once."""
+    """Topics with their delays in seconds: ``{"orders.retry.5s": 5, "orders.retry.1m": 60}``. When the retries end, the
+    record is produced to the next of these topics, in their order here. The same consumer reads it there after the
+    delay and retries it as often again. After the last topic, ``dead_letter`` or ``give_up`` applies. The other records
+    of its key go on meanwhile: **the order of the key is given up**. Requires a ``retry`` that ends. A record that is
+    too large for such a topic with its additional headers goes to ``dead_letter`` or ``give_up`` at once."""
     dead_letter_too_large: TooLargeLetters = "drop_value"
     """What happens to a dead letter that is too large for its topic, even without the texts of its error. (Its headers
     add some hundred bytes to the record.) ``"drop_value"``: it is produced without its value, or without its largest
@@ -191,6 +194,13 @@ class FailurePolicy:
             object.__setattr__(self, "retry", _WITH_END)
         if not isinstance(self.retry, RetryPolicy) and not callable(self.retry):
             raise ConfigurationError("FailurePolicy retry", self.retry, "must be a RetryPolicy or a function")
+        if is_async(self.retry):
+            raise ConfigurationError(
+                "FailurePolicy retry",
+                self.retry,
+                "must be a RetryPolicy or a plain function, and this one is async: its result is used at once, and "
+                "nothing awaits it",
+            )
         if self.give_up not in ("stop", "skip"):
             raise ConfigurationError("FailurePolicy give_up", self.give_up, 'must be "stop" or "skip"')
         check_too_large("FailurePolicy dead_letter_too_large", self.dead_letter_too_large)
@@ -390,7 +400,7 @@ def _check_seconds(name: str, value: float) -> None:
         raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")
 
 
-_WITHOUT_END: Final = RetryPolicy()
+_WITHOUT_END: Final[RetryPolicy] = RetryPolicy()
 """The default. Its identity tells that no policy was given."""
 _WITH_END: Final = RetryPolicy(max_attempts=10)
 """The default where a record has somewhere to go: four minutes of retries."""

@@ -13,7 +13,7 @@ from aioparallel.config.option_docs import documented
 from aioparallel.config.policies import is_async
 from aioparallel.records.errors import ConfigurationError, ConsumerStateError
 from aioparallel.records.record import Record
-from aioparallel.records.user_errors import RAISED, repr_of
+from aioparallel.records.user_errors import RAISED, refuse_coroutine, repr_of
 
 __all__ = ["KeyedPartition", "State"]
 
@@ -88,6 +88,7 @@ class State(Generic[S]):
     def _check_dump(self) -> None:
         try:
             dumped = self.dump(self.initial)
+            refuse_coroutine(dumped)
         except RAISED as error:
             raise ConfigurationError("State dump", self.dump, f"raised {repr_of(error)} for initial") from error
         if type(dumped) is not bytes:
@@ -95,7 +96,7 @@ class State(Generic[S]):
                 "State dump", self.dump, f"must return bytes, and returned {type(dumped).__name__} for initial"
             )
         try:
-            self.load(dumped)
+            refuse_coroutine(self.load(dumped))
         except RAISED as error:
             raise ConfigurationError(
                 "State load", self.load, f"raised {repr_of(error)} for the bytes that dump returned"

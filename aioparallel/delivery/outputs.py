@@ -10,7 +10,7 @@ from aioparallel.config.policies import OnProduced
 from aioparallel.delivery.output_names import with_digests
 from aioparallel.records.errors import InvalidOutput
 from aioparallel.records.record import Outgoing, Produced, Record
-from aioparallel.records.user_errors import RAISED
+from aioparallel.records.user_errors import RAISED, refuse_coroutine
 from aioparallel.records.wording import kind_of
 
 __all__ = ["changed_since", "outputs_in", "size_of", "tell"]
@@ -60,7 +60,8 @@ def size_of(output: Outgoing) -> int:
 def tell(on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
     """Call ``on_produced``. An error is logged and otherwise ignored."""
     try:
-        on_produced(record, output, place)
+        returned: object = on_produced(record, output, place)  # type: ignore[func-returns-value]
+        refuse_coroutine(returned)
     except RAISED:
         logger.exception(
             "on_produced failed for the output of %s at %s-%d offset %d; the output is written in any case",

@@ -26,6 +26,8 @@ T = TypeVar("T")
 
 _ENDING: Final = 60.0
 """Seconds for ``finish`` or ``stop`` of one extension. A tracker drains and commits in its ``stop``."""
+_HURRIED: Final = 5.0
+"""The same for ``stop`` after a hurried stop."""
 _CLOSING: Final = 10.0
 """The same for ``close``, as for a resource."""
 _AT_MOST: Final = 10
@@ -123,10 +125,11 @@ class Extensions:
                 self._begun.append(one)
                 await one.start()
 
-    async def stop(self) -> None:
-        """Stop those that were started, once, whatever one of them raises."""
+    async def stop(self, hurried: asyncio.Event) -> None:
+        """Stop those that were started, once, whatever one of them raises. When ``hurried`` is set, each of them has
+        less time."""
         begun, self._begun = self._begun, []
-        await _each_in_turn([partial(_within, _ENDING, one.stop) for one in reversed(begun)])
+        await _each_in_turn([partial(_within, _ENDING, one.stop, hurried) for one in reversed(begun)])
 
     @property
     def work(self) -> list[Callable[[], Any]]:
@@ -359,15 +362,27 @@ def _told(partition: TopicPartition, one: Extension, fault: CommitFault) -> str:
     return f"{partition}: {type(one).__name__} refuses its commit ({fault.value})"
 
 
-async def _within(seconds: float, hook: Callable[[], Awaitable[None]]) -> None:
+async def _within(seconds: float, hook: Callable[[], Awaitable[None]], hurried: asyncio.Event | None = None) -> None:
     limit = asyncio.timeout(seconds)
+    hurrying = None if hurried is None else asyncio.create_task(_shorten(limit, hurried), name="aioparallel-hurry")
     try:
         async with limit:
             await hook()
     except TimeoutError as error:
         if not limit.expired():
             raise
-        raise TimeoutError(f"{getattr(hook, '__qualname__', hook)} did not end within {seconds:g} s") from error
+        had = f"{_HURRIED:g} s of a hurried stop" if hurried is not None and hurried.is_set() else f"{seconds:g} s"
+        raise TimeoutError(f"{getattr(hook, '__qualname__', hook)} did not end within {had}") from error
+    finally:
+        if hurrying is not None:
+            hurrying.cancel()
+
+
+async def _shorten(limit: asyncio.Timeout, hurried: asyncio.Event) -> None:
+    await hurried.wait()
+    ends, soon = limit.when(), asyncio.get_running_loop().time() + _HURRIED
+    if ends is not None and soon < ends:
+        limit.reschedule(soon)
 
 
 async def _each_in_turn(calls: Iterable[Callable[[], Any]]) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 from aioparallel.config.handling import Resource
 from aioparallel.event_loop.left_behind import leave_behind
 from aioparallel.records.errors import ConsumerStateError, WorkCancelled
+from aioparallel.records.user_errors import refuse_coroutine
 from aioparallel.records.wording import kind_of
 
 __all__ = ["Resources", "reach", "resource"]
@@ -155,4 +156,5 @@ class _Lifetime:
 def _checked(manager: object) -> AbstractAsyncContextManager[object]:
     if isinstance(manager, AbstractAsyncContextManager):
         return manager
+    refuse_coroutine(manager)
     raise TypeError(f"its function returned {kind_of(manager)}, not an async context manager")

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from functools import partial
+from types import CoroutineType
 from typing import Any, NamedTuple, cast
 
 from aioparallel.config.callables import check_async
@@ -21,7 +22,7 @@ from aioparallel.records.errors import (
 )
 from aioparallel.records.history import may_be_undecodable, refuse_undecodable
 from aioparallel.records.record import K_co, Outgoing, Record, V_co
-from aioparallel.records.user_errors import RAISED, repr_of
+from aioparallel.records.user_errors import RAISED, refuse_coroutine, repr_of
 
 __all__ = [
     "Batchings",
@@ -256,9 +257,12 @@ def _read(part: str, deserializer: Deserializer | None, raw: bytes | None) -> ob
     if deserializer is None or raw is None:
         return raw
     try:
-        return deserializer(raw)
+        found = deserializer(raw)
+        if type(found) is CoroutineType:
+            refuse_coroutine(found)
     except RAISED as error:
         raise DeserializationError(part, len(raw), error) from error
+    return found
 
 
 def coroutine_handler(handler: Handler) -> _Run:

@@ -7,6 +7,7 @@ httpx's own pool is not used: it scans all connections for each request, and can
 from __future__ import annotations
 
 import asyncio
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -67,11 +68,11 @@ def check_client(client: object) -> None:
             raise ConfigurationError(
                 "http_handler client", client, f'needs {error.name}: pip install "aioparallel[http]"'
             ) from error
-    elif not callable(client):
+    elif not callable(client) or inspect.iscoroutinefunction(client):
         raise ConfigurationError(
             "http_handler client",
             client,
-            'must be "httpx", "aiohttp", or a function of the number of connections that makes a client',
+            'must be "httpx", "aiohttp", or a plain function of the number of connections that makes a client',
         )
     else:
         check_arguments(client, "http_handler client", "the number of connections", 1)
@@ -89,6 +90,8 @@ async def opened(client: Client, connections: int, reading: ReadLimits) -> Async
 
         manager, pool = (httpx_client if client == "httpx" else aiohttp_session)(connections)
     if not hasattr(manager, "__aenter__"):
+        if inspect.iscoroutine(manager):
+            manager.close()  # nothing awaits it
         raise ConfigurationError("http_handler client", manager, f"made {kind_of(manager)}, which cannot be opened")
     async with manager as found:
         sender = _sender(found)(found, reading, pool)

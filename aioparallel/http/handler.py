@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
 
-from aioparallel.config.callables import check_arguments
+from aioparallel.config.callables import check_arguments, check_plain
 from aioparallel.config.handling import check_choice, check_count, check_time
 from aioparallel.config.option_docs import takes_options
 from aioparallel.handlers.binding import BindableHandler, BoundHandler, HandlerContext
@@ -70,7 +70,9 @@ class HttpHandler(BindableHandler, Generic[T, R]):
         check_statuses(self.statuses)
         key = self.idempotency_key
         if key is not None and key != "record":
-            _check_function("idempotency_key", key, "the record, or the item, and the index of the request", 2)
+            wanted = "the record, or the item, and the index of the request"
+            check_plain(key, "http_handler idempotency_key", wanted)
+            _check_function("idempotency_key", key, wanted, 2)
         check_choice("http_handler trace", self.trace, (True, False))
         check_choice("http_handler single_flight", self.single_flight, (True, False))
         if self.cache is not None and not isinstance(self.cache, Cache):
@@ -238,6 +240,9 @@ def _check_base_url(base_url: object) -> None:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
+    given: object = headers
+    if not isinstance(given, Mapping):
+        raise ConfigurationError("http_handler headers", kind_of(given), "must be a mapping of texts")
     check_headers("http_handler", headers)
     for name in headers:
         if name.lower() in _NOT_GIVEN:

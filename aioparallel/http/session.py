@@ -22,6 +22,7 @@ from aioparallel.http.sharing import Flight, Flights, ResponseCache, identity_of
 from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
 from aioparallel.records.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
 from aioparallel.records.record import Record
+from aioparallel.records.user_errors import refuse_coroutine
 from aioparallel.records.wording import kind_of
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ class HttpSession:
         key = self._of.idempotency_key
         if callable(key):
             found = key(item, index)
+            refuse_coroutine(found)
             check_headers("idempotency_key", {HEADER: found})
             return found
         assert self._context.group_id is not None

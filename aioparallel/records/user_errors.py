@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from types import CoroutineType
 from typing import Final
 
-__all__ = ["RAISED", "class_of", "repr_of", "text_of"]
+__all__ = ["RAISED", "class_of", "refuse_coroutine", "repr_of", "text_of"]
 
 RAISED: Final = (Exception, asyncio.CancelledError)
 """What a plain function of a user's may fail with. Nothing is awaited in it, so a cancellation is its own: that of a
 future that it has looked at, say."""
+
+
+def refuse_coroutine(value: object) -> None:
+    """Raises TypeError if a plain function of a user has returned a coroutine, which nothing would await. Closes it."""
+    if type(value) is CoroutineType:
+        value.close()
+        raise TypeError("it returned a coroutine, which nothing awaits: it must be a plain function")
 
 
 def text_of(value: object) -> str:

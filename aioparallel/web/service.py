@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Callable
 from types import TracebackType
@@ -47,8 +48,8 @@ class ConsumerService(Generic[K_co, V_co]):
     meanwhile. Leaving the block drains, commits and leaves the group; Ctrl-C ends the draining. The service may then
     be entered again.
 
-    A service belongs to the event loop that it was entered on; :meth:`health` and :meth:`stats` may be called in any
-    thread. Raises ConfigurationError.
+    A service belongs to the event loop that it was entered on; :meth:`health`, :meth:`stats` and :meth:`stop` may be
+    called in any thread. Raises ConfigurationError.
     """
 
     def __init__(
@@ -64,6 +65,10 @@ class ConsumerService(Generic[K_co, V_co]):
         if isinstance(made, ParallelConsumer) or not callable(made):
             raise ConfigurationError(
                 "make_consumer", made, "must be a function that makes a new ParallelConsumer: a consumer runs once"
+            )
+        if inspect.iscoroutinefunction(made):
+            raise ConfigurationError(
+                "make_consumer", made, "must be a plain function that makes a ParallelConsumer, and this one is async"
             )
         check_handlers(cast("Handlers", handler))
         given: object = name
@@ -106,7 +111,7 @@ class ConsumerService(Generic[K_co, V_co]):
 
     def stop(self, drain: bool = True) -> None:
         """Start no more handlers. Those in flight get ``drain_timeout`` seconds, or with ``drain=False`` are cancelled
-        at once. Leaving the block waits for them. May be called at any time and repeatedly."""
+        at once. Leaving the block waits for them. May be called at any time, repeatedly, from any thread."""
         if self.supervisor is not None:
             self.supervisor.stop(drain)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import logging
 import signal
 from collections.abc import Callable, Collection, Iterable
@@ -14,6 +15,7 @@ from typing import Any, Generic
 
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.event_loop.left_behind import LeftBehind
+from aioparallel.event_loop.other_threads import call_on
 from aioparallel.event_loop.process_signals import ENDING, beside_handlers
 from aioparallel.event_loop.waiting import to_the_end, unless
 from aioparallel.handlers.stack import HandlersOf
@@ -210,6 +212,9 @@ class Supervisor(Generic[K_co, V_co]):
 
     def stop(self, drain: bool) -> None:
         """Stop in any state: nothing more is started."""
+        call_on(self._loop, partial(self._stop, drain))
+
+    def _stop(self, drain: bool) -> None:
         self._stopping.set()
         if self.consumer is not None:
             self.consumer.stop(drain)
@@ -318,4 +323,6 @@ def _as_failure(error: BaseException, what: str) -> BaseException:
 
 def _check_consumer(made: object) -> None:
     if not isinstance(made, ParallelConsumer):
+        if inspect.iscoroutine(made):
+            made.close()  # nothing awaits it
         raise ConfigurationError("make_consumer", made, "must return a ParallelConsumer")

@@ -4,7 +4,6 @@ In a clone of the repository, in three terminals::
 
     pip install --editable '.[examples]'
     aioparallel broker --topic jobs:4 --topic jobs-markers:4 --topic jobs__undelivered
-                                        
     python examples/kmq/work.py                 # until Ctrl-C
     python examples/kmq/order_jobs.py           # a hundred jobs: one hangs the first time, one always fails
 

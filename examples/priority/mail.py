@@ -4,7 +4,6 @@ In a clone of the repository, in three terminals::
 
     pip install --editable '.[examples]'
     aioparallel broker --topic mail-0:4 --topic mail-1:4 --topic mail-2:4
-                                        
     python examples/priority/mail.py            # until Ctrl-C: then it drains and commits
     python examples/priority/order_mail.py      # a newsletter, receipts, and then a few resets
 

@@ -53,10 +53,10 @@ def objects(*arguments: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in done(invoke(*arguments, "--json")).splitlines()]
 
 
-def start(*arguments: str, **pipes: int) -> subprocess.Popen[bytes]:
+def start(*arguments: str) -> subprocess.Popen[bytes]:
     """The command as a process of its own, with pipes."""
     command = [sys.executable, "-c", COMMAND, *arguments]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE, **pipes)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.PIPE)
 
 
 def test_a_topic_from_its_creation_to_its_deletion(servers: str) -> None:

@@ -15,6 +15,7 @@ import msgspec
 from aioparallel import (
     Batch,
     CallNext,
+    FailurePolicy,
     Outcome,
     Outgoing,
     ParallelConsumer,
@@ -91,6 +92,7 @@ async def middleware(record: Record[Any, Any], call_next: CallNext) -> object:
 
 
 async def good() -> None:
+    FailurePolicy(retry=lambda record, error, attempts: 1.0 if attempts < 3 else "skip")
     await raw.run(of_bytes)
     await raw.run(of_any)
     await raw.run(of_objects)
@@ -159,6 +161,7 @@ async def bad() -> None:
     both.results(of_bytes)  # refused
     ParallelConsumer("t", group_id="g", max_concurrency="many")  # refused
     ParallelConsumer("t", group_id="g", max_concurency=3)  # refused
+    FailurePolicy(retry=lambda record, error, attempts: "release")  # refused
     KmqConsumer("t", group_id="g", max_concurency=3)  # refused
     KmqConsumer("t", group_id="g", stalled_after="3")  # refused
     PriorityConsumer("t", group_id="g", priorities=3, until="now")  # refused

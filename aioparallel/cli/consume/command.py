@@ -41,14 +41,14 @@ class Chosen:
     """Then wait for new records until Ctrl-C."""
 
     def __post_init__(self) -> None:
-        starts = ("newest", "everything", "since", "offset")
+        starts = {"newest": "--newest", "everything": "--all", "since": "--since", "offset": "--offset"}
         given = [name for name in starts if getattr(self, name) not in (None, False)]
         if len(given) > 1:
-            raise ConfigurationError(given[1], getattr(self, given[1]), f"cannot be combined with {given[0]}")
+            raise ConfigurationError(given[1], getattr(self, given[1]), f"cannot be combined with {starts[given[0]]}")
         if self.offset is not None and len(set(self.partition)) != 1:
             raise ConfigurationError("offset", self.offset, "needs exactly one --partition")
         if self.newest is not None and self.limit is not None:
-            raise ConfigurationError("limit", self.limit, "cannot be combined with newest")
+            raise ConfigurationError("limit", self.limit, "cannot be combined with --newest")
 
     @property
     def count(self) -> int | None:

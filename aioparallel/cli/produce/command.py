@@ -40,7 +40,9 @@ class Producing:
     def __post_init__(self) -> None:
         given = [name for name in ("key", "key_separator", "key_field") if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ConfigurationError(given[1], getattr(self, given[1]), f"cannot be combined with {given[0]}")
+            raise ConfigurationError(
+                given[1], getattr(self, given[1]), f"cannot be combined with --{given[0].replace('_', '-')}"
+            )
         for name in ("key_separator", "key_field"):
             if getattr(self, name) == "":
                 raise ConfigurationError(name, "", "must not be empty")

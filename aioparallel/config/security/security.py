@@ -195,7 +195,7 @@ def _check_login(security: Security) -> None:
     password: object = security.password
     if not (password is None or callable(password) or is_sendable(password)):
         raise _refuse("password", password, "must be a non-empty string in UTF-8, or a function that returns it")
-    if inspect.iscoroutinefunction(password):
+    if callable(password) and inspect.iscoroutinefunction(_called(password)):
         raise _refuse("password", password, "must be a plain function; an async one cannot be awaited at a login")
 
 
@@ -271,6 +271,8 @@ def _current(security: Security) -> Callable[[], str]:
 
 def _ask(function: Callable[[], str]) -> str:
     if not is_sendable(found := function()):
+        if inspect.iscoroutine(found):
+            found.close()  # nothing awaits it
         allowed = "its function must return a non-empty string in UTF-8"
         raise ConfigurationError("Security password", Hidden(found), allowed)
     return found

@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Mapping, Sequence, Set
 from time import perf_counter
-from types import CoroutineType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from aioparallel.config.policies import RetryBudget, RetryPolicy
@@ -29,7 +28,7 @@ from aioparallel.engine.outcomes.failure_log import FailureLog
 from aioparallel.engine.outcomes.failures import Decision
 from aioparallel.engine.outcomes.gates import name_woken
 from aioparallel.engine.run.processor import Processor
-from aioparallel.engine.schedule.lanes import length_from
+from aioparallel.engine.schedule.lanes import USUAL_KEYS, check_key, length_from
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import Done, NoOutputs
 from aioparallel.engine.sources import NO_CEILING, Source
@@ -292,10 +291,8 @@ class Flow(Generic[T, R]):
             else:
                 try:
                     record.key = key(item)
-                    if type(record.key) is CoroutineType:  # each would be a key of its own
-                        record.key.close()
-                        raise TypeError("the key function gave a coroutine: it must be a plain function")  # noqa: TRY301
-                    hash(record.key)
+                    if type(record.key) not in USUAL_KEYS:
+                        check_key(record.key)
                 except Exception as error:
                     without_key.append((record, error))
                     continue

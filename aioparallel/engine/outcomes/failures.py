@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
-from aioparallel.config.policies import EndOfRetries, RetryBudget, RetryPolicy, Verdict
+from aioparallel.config.policies import EndOfRetries, QueueVerdict, RetryBudget, RetryPolicy
 from aioparallel.engine.outcomes.gates import NoRoom
 from aioparallel.records.errors import (
     ConfigurationError,
@@ -108,7 +109,7 @@ class Failures:
         retry = self._budget.retry
         return isinstance(retry, RetryPolicy) and retry.count_waits and not isinstance(error, NotToBlame)
 
-    def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> Verdict | None:
+    def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> QueueVerdict | None:
         retry, history = self._budget.retry, history_of(record)
         attempts = record.attempt - history.attempts_before
         if isinstance(retry, RetryPolicy):
@@ -138,7 +139,7 @@ class Failures:
             return Decision(end=self._budget.end)
         return Decision(end=verdict, by_function=True)
 
-    def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> Verdict | None:
+    def _verdict_on_waiting(self, record: Record[Any, Any], error: RetryLater, now: float) -> QueueVerdict | None:
         retry, history = self._budget.retry, history_of(record)
         if not error.is_bounded:
             return error.delay
@@ -168,7 +169,7 @@ class Failures:
             return math.inf
         return max(0.0, since + retry.max_wait - now)
 
-    def _checked(self, record: Record[Any, Any], verdict: object) -> Verdict:
+    def _checked(self, record: Record[Any, Any], verdict: object) -> QueueVerdict:
         if isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict < 1e7:
             return float(verdict)
         if verdict == "dead_letter" and self._budget.end != "dead_letter":
@@ -179,6 +180,8 @@ class Failures:
             )
         if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._budget.redelivers):
             return verdict
+        if isinstance(verdict, CoroutineType):
+            verdict.close()  # nothing awaits it
         raise ConfigurationError(
             "FailurePolicy retry",
             verdict,

@@ -175,34 +175,41 @@ class Processor:
     async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
         """Start nothing more of these sources, and wait for their records in flight.
 
-        After ``seconds`` the handlers that still run are cancelled. They get ``cancel_grace`` seconds to end.
+        After ``seconds`` the handlers that still run are cancelled. They get ``cancel_grace`` seconds to end. If an
+        earlier drain has cancelled them, their grace began then.
         """
         for source in sources:
             self.scheduler.stop(source)
         self.notify()  # batches shared with other sources may be due now
         if seconds > 0 and await self._drains.wait(sources, seconds):
             return
-        if self.cancel(sources):
-            await self._drains.wait(sources, cancel_grace)
+        cancelled_at = self.cancel(sources)
+        if cancelled_at is not None:
+            await self._drains.wait(sources, max(0.0, cancelled_at + cancel_grace - self._loop.time()))
 
-    def cancel(self, sources: Sequence[Source]) -> int:
-        """Cancel the running handlers of these sources. Returns how many."""
+    def cancel(self, sources: Sequence[Source]) -> float | None:
+        """Cancel the running handlers of these sources, each once. Returns when the last of them was cancelled, on the
+        loop's clock; None: none of them runs."""
         wanted = set(sources)
         return self._pool.cancel(lambda record: record._source in wanted)
 
     async def close(self, timeout: float) -> None:
-        """End the workers. Logs the handlers that do not end within ``timeout`` seconds and cancels them a second time.
-        The event loop does not wait for those that still run after that."""
+        """End the workers. Handlers that do not end within ``timeout`` seconds are cancelled a second time. The event
+        loop does not wait for those that still run after that. One line is logged for each of both."""
         self._retries.close()
         if self._lingering is not None:
             self._lingering.close()
-        for record in await self._pool.close(timeout):
+        late = await self._pool.close(timeout)
+        self.left_behind = tuple(await self._pool.leave(_LAST_GRACE))
+        still_run = {left.record for left in self.left_behind}
+        for record in late:
+            if (record.records[0] if isinstance(record, Call) else record) in still_run:
+                continue  # logged below
             logger.warning(
                 "handler for %s did not end after it was cancelled; it is left behind",
                 record.place,
                 extra={"action": "handler_abandoned", **coordinates(record)},
             )
-        self.left_behind = tuple(await self._pool.leave(_LAST_GRACE))
         for left in self.left_behind:
             logger.error(
                 "handler for %s still runs although it was cancelled twice: its event loop ends without it. "

@@ -140,15 +140,20 @@ class WorkerPool:
         if self._scheduler.has_ready:
             self.notify()
 
-    def cancel(self, wanted: Callable[[AnyRecord], bool]) -> int:
-        """Cancel the handlers of these records (not their workers), because of a drain. Returns how many."""
+    def cancel(self, wanted: Callable[[AnyRecord], bool]) -> float | None:
+        """Cancel the handlers of these records (not their workers), because of a drain.
+
+        A handler that an earlier drain has cancelled is not cancelled again. Returns when the last of those that run
+        was cancelled, on the loop's clock; None: none of them runs.
+        """
         now = self._loop.time()
-        count = 0
+        last: float | None = None
         for worker in self._workers.values():
-            if worker.cancel_reason is not CancelReason.DRAIN and any(map(wanted, worker.records)):
-                worker.cancel(CancelReason.DRAIN, now)
-                count += 1
-        return count
+            if any(map(wanted, worker.records)):
+                if worker.cancel_reason is not CancelReason.DRAIN:
+                    worker.cancel(CancelReason.DRAIN, now)
+                last = worker.cancelled_at if last is None else max(last, worker.cancelled_at)
+        return last
 
     @property
     def stuck(self) -> list[Stuck]:
@@ -228,8 +233,7 @@ class WorkerPool:
             self._signals.idle()  # the ended worker cannot do this
 
     # The hot path in one function: each call is paid for each record, and each object for each record in flight. So
-    # this
-    # is a generator that drives handlers itself, not a coroutine that awaits an object which does.
+    # this is a generator that drives handlers itself, not a coroutine that awaits an object which does.
     @types.coroutine
     def _run_records(self, worker: Worker) -> Generator[Any, Any, None]:  # noqa: C901, PLR0912, PLR0915
         scheduler, watch, hand_over = self._scheduler, self._watch, self._endings.hand_over

@@ -16,18 +16,30 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Hashable, Iterable, Iterator, Sequence
-from typing import Any
+from collections.abc import Awaitable, Hashable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from aioparallel.config.handling import OrderBy, Ordering
 from aioparallel.engine.sources import Source
 from aioparallel.records.errors import WorkCancelled
 from aioparallel.records.record import Record
-from aioparallel.records.user_errors import RAISED
+from aioparallel.records.user_errors import RAISED, refuse_coroutine
+from aioparallel.records.wording import kind_of
 
-__all__ = ["StaleLanes", "lane_keys", "length_from"]
+__all__ = ["USUAL_KEYS", "StaleLanes", "check_key", "lane_keys", "length_from"]
 
 AnyRecord = Record[Any, Any]
+
+USUAL_KEYS: Final = frozenset((bytes, str, int, type(None)))
+"""Types of lane keys that need no :func:`check_key`."""
+
+
+def check_key(key: object) -> None:
+    """Raises TypeError for a key that cannot be one: it is not hashable, or an awaitable, which equals no other."""
+    if isinstance(key, Awaitable):
+        refuse_coroutine(key)
+        raise TypeError(f"it returned {kind_of(key)}, which nothing awaits: it must return the key itself")
+    hash(key)
 
 
 def lane_keys(records: Sequence[Record[Any, Any]], ordering: Ordering, order_by: OrderBy | None) -> Iterable[Hashable]:
@@ -46,7 +58,9 @@ def _ordered(records: Sequence[Record[Any, Any]], order_by: OrderBy) -> list[Has
     lanes: list[Hashable] = []
     try:
         for record in records:
-            hash(lane := order_by(record) if record._history is None else _lane_key(record, order_by))
+            lane = order_by(record) if record._history is None else _lane_key(record, order_by)
+            if type(lane) not in USUAL_KEYS:
+                check_key(lane)
             lanes.append(lane)
     except RAISED as error:
         place = records[len(lanes)].place

@@ -17,6 +17,7 @@ import logging
 from bisect import bisect_left
 from collections.abc import AsyncGenerator, Collection, Iterable
 from contextlib import aclosing
+from types import CoroutineType
 from typing import Any, Final
 
 from aioparallel.config.options import Options
@@ -39,7 +40,7 @@ from aioparallel.records.errors import (
 )
 from aioparallel.records.history import refuse_undecodable
 from aioparallel.records.record import Record, TopicPartition
-from aioparallel.records.user_errors import RAISED, repr_of
+from aioparallel.records.user_errors import RAISED, refuse_coroutine, repr_of
 
 __all__ = ["Restoring"]
 
@@ -221,7 +222,10 @@ class Restoring:
         try:
             for count, (key, dumped) in enumerate(reader.entries_in(record.value or b""), 1):
                 try:
-                    table.set(key, load(dumped))
+                    value = load(dumped)
+                    if type(value) is CoroutineType:
+                        refuse_coroutine(value)
+                    table.set(key, value)
                 except RAISED as error:
                     raise StateNotRestored(
                         self._partition,
@@ -287,6 +291,7 @@ class Restoring:
         try:
             deserialise(self._options.key_deserializer, self._options.value_deserializer, record)
             after = policy.apply(table.get(key, policy.initial), record)
+            refuse_coroutine(after)
         except RAISED as error:
             if is_lenient:
                 return False

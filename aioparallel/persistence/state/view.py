@@ -14,7 +14,7 @@ from aioparallel.persistence.state.table import Frozen, Table
 from aioparallel.persistence.state.unapplied import NONE, Unapplied, UnappliedOffsets
 from aioparallel.records.errors import ConsumerStateError, OffsetMapError, RecordWithoutKey, StateFailed
 from aioparallel.records.record import Record
-from aioparallel.records.user_errors import RAISED
+from aioparallel.records.user_errors import RAISED, refuse_coroutine
 
 if TYPE_CHECKING:
     from aioparallel.group.sessions import Session
@@ -159,6 +159,7 @@ class StateView(KeyedPartition):
             before = policy.initial
         try:
             after = policy.apply(before, record) if self._trusted else self._watched(before, record)
+            refuse_coroutine(after)
         except RAISED as error:
             raise StateFailed(record.place, error) from error
         self._begun[offset] = key, before, after, record._lane
@@ -175,6 +176,7 @@ class StateView(KeyedPartition):
         if before is None or isinstance(before, _UNCHANGEABLE):
             return self._policy.apply(before, record)
         dumped = self._policy.dump(before)
+        refuse_coroutine(dumped)
         after = self._policy.apply(before, record)
         if self._policy.dump(before) != dumped:
             raise TypeError(

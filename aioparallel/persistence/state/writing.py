@@ -22,7 +22,7 @@ from aioparallel.persistence.state.pieces import (
 from aioparallel.persistence.state.view import Taken
 from aioparallel.records.errors import ProduceFailed
 from aioparallel.records.record import Outgoing, Produced, TopicPartition
-from aioparallel.records.user_errors import RAISED, repr_of
+from aioparallel.records.user_errors import RAISED, refuse_coroutine, repr_of
 
 __all__ = ["DumpFailed", "Unwanted", "write_snapshot"]
 
@@ -75,6 +75,7 @@ async def write_snapshot(
 def _dumped(policy: State[Any], key: bytes, value: Any) -> bytes:
     try:
         dumped = policy.dump(value)
+        refuse_coroutine(dumped)
     except RAISED as error:
         raise DumpFailed(f"State dump raised {repr_of(error)} for the value of key {key!r}") from error
     if type(dumped) is not bytes:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from inspect import iscoroutinefunction
 from typing import Any, Unpack
 
 from aioparallel.config.extension import ConsumerContext
-from aioparallel.config.handling import Ordering
+from aioparallel.config.handling import Ordering, check_choice, check_count, check_time
 from aioparallel.config.option_docs import takes_options
-from aioparallel.config.options import Options, PlainFields
-from aioparallel.config.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
+from aioparallel.config.options import Options, PlainFields, checked_extensions
+from aioparallel.config.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters, is_async
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
 from aioparallel.group.client import Client
@@ -38,7 +37,8 @@ class _Released(FailurePolicy):
 
     @property
     def retry_budget(self) -> RetryBudget:
-        return super().retry_budget._replace(redelivers=True)
+        assert isinstance(self.retry, RetryPolicy)
+        return super().retry_budget._replace(retry=Redelivery(self.retry), redelivers=True)
 
 
 @takes_options(Options, without=(*_REFUSED, "ordering", "commits"), defaults={"max_buffered": "2 * max_concurrency"})
@@ -112,6 +112,11 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
                 options["commits"],
                 "cannot be told of a queue: its records are delivered again by their markers, at least once",
             )
+        check_choice("tracker", tracker, (None, True, False))
+        check_count("max_redeliveries", max_redeliveries, 0)
+        check_count("max_concurrency", options.get("max_concurrency", 1))
+        if options.get("handler_timeout") is not None:
+            check_time("handler_timeout", options["handler_timeout"])
         if tracker and client is not None:
             raise ConfigurationError(
                 "tracker",
@@ -124,13 +129,13 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
         self._max_redeliveries = max_redeliveries
         has_tracker = tracker is not False and client is None
         self._leasing = Leasing(self._queue, lease, self._new_tracker if has_tracker else None)
-        retry = retry or RetryPolicy(max_attempts=1)
+        retry = RetryPolicy(max_attempts=1) if retry is None else retry
         _check_lease_option(lease, retry, options.get("handler_timeout"))
         options.setdefault("max_buffered", 2 * options.get("max_concurrency", 100))
         options["ordering"] = Ordering.UNORDERED
-        options["extensions"] = (self._leasing, *options.get("extensions", ()))
+        options["extensions"] = (self._leasing, *checked_extensions(options.get("extensions", ())))
         options["failures"] = _Released(
-            retry=Redelivery(retry),
+            retry=retry,
             dead_letter=self._queue.dead_letter,
             dead_letter_too_large=dead_letter_too_large,
         )
@@ -182,7 +187,7 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
 def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -> None:
     if not isinstance(retry, RetryPolicy):
         raise ConfigurationError("retry", retry, "must be a RetryPolicy")
-    if iscoroutinefunction(lease):
+    if is_async(lease):
         raise ConfigurationError(
             "lease", lease, "must be a plain function: it is called as records are read, not awaited"
         )

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from aioparallel.config.handling import check_time
-from aioparallel.config.policies import RetryPolicy, Verdict
+from aioparallel.config.policies import QueueVerdict, RetryPolicy
 from aioparallel.engine.outcomes.gates import NoRoom
 from aioparallel.engine.sources import Source
 from aioparallel.queues.kmq.end_markers import EndMarkers
@@ -150,7 +150,7 @@ class Redelivery:
     def __init__(self, retry: RetryPolicy) -> None:
         self._retry = retry
 
-    def __call__(self, record: Record[Any, Any], error: Exception, attempts: int) -> Verdict:
+    def __call__(self, record: Record[Any, Any], error: Exception, attempts: int) -> QueueVerdict:
         """See :data:`~aioparallel.config.policies.RetryFunction`."""
         source = record._source
         assert isinstance(source, Leased)

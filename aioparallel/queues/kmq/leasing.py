@@ -90,6 +90,9 @@ class Leasing(Extension):
         self.tracker.stop()
         try:
             await asyncio.wait([self._tracking])
+        except asyncio.CancelledError:  # its time is over
+            self.tracker.stop(drain=False)
+            raise
         finally:
             await self.tracker.__aexit__(None, None, None)
 

@@ -20,7 +20,7 @@ from aioparallel.queues.kmq.renewing import Renewal, Renewing
 from aioparallel.records.errors import ConsumerStateError, ProduceFailed
 from aioparallel.records.history import refuse_undecodable
 from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
-from aioparallel.records.user_errors import RAISED
+from aioparallel.records.user_errors import RAISED, refuse_coroutine
 
 __all__ = ["Marking"]
 
@@ -160,6 +160,7 @@ class Marking:
             refuse_undecodable(record)
             self._prepare(record)
             seconds = lease(record)
+            refuse_coroutine(seconds)
             check_seconds("lease", seconds)
         except RAISED as error:
             portion.failed[record.offset] = LeaseFailed(error)

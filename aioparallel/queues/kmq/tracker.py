@@ -80,7 +80,8 @@ class _Redelivering(Extension):
 
     def attach(self, consumer: ConsumerContext) -> None:
         """Create the redeliverer."""
-        assert consumer.producer is not None
+        if consumer.producer is None:
+            raise ConfigurationError("producer", None, "is needed beside a client of your own: copies are produced")
         self._consumer = consumer
         self.redeliverer = Redeliverer(
             consumer.client,
@@ -202,10 +203,10 @@ class RedeliveryTracker:
             extensions=(self._redelivering,),
             bootstrap_servers=bootstrap_servers,
             security=security,
-            client_options=client_options or {},
+            client_options={} if client_options is None else client_options,
             session_timeout=session_timeout,
             heartbeat_interval=heartbeat_interval,
-            producing=producing or Producing(),
+            producing=Producing() if producing is None else producing,
             skip_unreadable=skip_unreadable,
             client=client,
             producer=producer,
@@ -231,9 +232,10 @@ class RedeliveryTracker:
         """Open, run and close in a new event loop, until SIGINT or SIGTERM."""
         self._markers.run_sync(_no_handler)
 
-    def stop(self) -> None:
-        """End :meth:`run`. May be called at any time, more than once."""
-        self._markers.stop()
+    def stop(self, drain: bool = True) -> None:
+        """End :meth:`run`. Without ``drain``, redeliveries that are under way are not waited for. May be called at any
+        time, more than once, from any thread."""
+        self._markers.stop(drain)
 
     def stats(self) -> TrackerStats:
         """Returns the current statistics. Raises ConsumerStateError before the run."""

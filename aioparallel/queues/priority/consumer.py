@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Unpack
 
+from aioparallel.config.callables import check_interface
 from aioparallel.config.handling import check_count, check_time
 from aioparallel.config.option_docs import takes_options
-from aioparallel.config.options import Options, PlainFields, checked_topics
+from aioparallel.config.options import Options, PlainFields, checked_extensions, checked_topics
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
 from aioparallel.group.client import Client
@@ -23,6 +24,8 @@ __all__ = ["PriorityConsumer"]
 
 # Computations with weights, such as started records divided by a weight, stay within the range of a float.
 _HEAVIEST = 1e100
+# Polls. Each priority remembers one flag for each of them.
+_LONGEST_HISTORY = 1_000_000
 
 
 @takes_options(Options, without=("commits",))
@@ -89,11 +92,11 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
         _check_polls(max_poll_records, history_window, burst_threshold, ageing)
         shares = _checked_weights(weights, priorities)
         budget = PollBudget(shares, max_poll_records, window=history_window, threshold=burst_threshold)
-        if clients is not None and len(clients) != priorities:
-            raise ConfigurationError("clients", clients, f"must be one for each of the {priorities} priorities")
+        if clients is not None:
+            _check_clients(clients, priorities)
         priority_topics = PriorityTopics(names, priorities)
         sharing = Sharing(priority_topics, budget, shares, ageing, max_poll_records)
-        options["extensions"] = (sharing, *options.get("extensions", ()))
+        options["extensions"] = (sharing, *checked_extensions(options.get("extensions", ())))
         super().__init__(
             priority_topics.names,
             bootstrap_servers=bootstrap_servers,
@@ -106,10 +109,19 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
         )
 
 
+def _check_clients(clients: object, priorities: int) -> None:
+    if not isinstance(clients, list | tuple) or len(clients) != priorities:
+        raise ConfigurationError("clients", clients, f"must be one for each of the {priorities} priorities")
+    for client in clients:
+        check_interface(client, "clients", Client)
+
+
 def _check_polls(max_poll_records: int, history_window: int, burst_threshold: int, ageing: float) -> None:
     check_count("max_poll_records", max_poll_records)
     check_count("history_window", history_window)
     check_count("burst_threshold", burst_threshold)
+    if history_window > _LONGEST_HISTORY:
+        raise ConfigurationError("history_window", history_window, f"must be at most {_LONGEST_HISTORY:,}")
     if burst_threshold > history_window:
         raise ConfigurationError(
             "burst_threshold", burst_threshold, f"must not be above history_window ({history_window})"
@@ -121,7 +133,8 @@ def _check_polls(max_poll_records: int, history_window: int, burst_threshold: in
 def _checked_weights(weights: Sequence[float] | None, priorities: int) -> list[float]:
     if weights is None:
         return [float(weight) for weight in exponential(priorities)]
-    found = list(weights)
+    given: object = weights
+    found = list(weights) if isinstance(given, Iterable) else []
     if len(found) != priorities or not all(type(one) in (int, float) and 0 < one <= _HEAVIEST for one in found):
         raise ConfigurationError(
             "weights", weights, f"must be {priorities} numbers above 0, {_HEAVIEST:g} at most, the lowest first"

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from aioparallel.clients import AiokafkaProducer
+from aioparallel.config.callables import check_interface
 from aioparallel.config.options import Options, checked_text
 from aioparallel.config.policies import Producing
 from aioparallel.config.security import Security
@@ -74,11 +75,13 @@ class PriorityProducer:
         self.priorities = priorities
         """The number of priorities."""
         self._options = options = Options(
-            producing=producing or Producing(),
+            producing=Producing() if producing is None else producing,
             security=security,
-            client_options=client_options or {},
+            client_options={} if client_options is None else client_options,
             connect_timeout=connect_timeout,
         )
+        if producer is not None:
+            check_interface(producer, "producer", Producer)
         self._producer: Producer = producer or AiokafkaProducer(
             checked_text("bootstrap_servers", bootstrap_servers),
             delivery_timeout=options.producing.delivery_timeout,

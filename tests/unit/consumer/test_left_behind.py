@@ -91,6 +91,12 @@ def consumer_on(broker: InMemoryBroker, **options: Any) -> ParallelConsumer[Any,
     return consumer_of(broker, drain_timeout=0.2, **options)
 
 
+def handler_actions(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What is logged about handlers that have not ended: one line for each."""
+    actions = [getattr(one, "action", "") for one in caplog.records if one.levelno >= logging.INFO]
+    return [action for action in actions if "handler" in action]
+
+
 def stops(
     consumer: ParallelConsumer[Any, Any], rest: Callable[[], Awaitable[object]]
 ) -> Callable[..., Awaitable[None]]:
@@ -167,7 +173,7 @@ def test_what_else_it_has_failed_with_is_the_cause() -> None:
             assert "own" in str(raised.value.__cause__)
 
 
-def test_the_second_cancellation_is_enough() -> None:
+def test_the_second_cancellation_is_enough(caplog: pytest.LogCaptureFixture) -> None:
     """What ends then is named as abandoned, and nothing is left behind."""
     consumer = consumer_on(broker_with_records())
     ended = []
@@ -183,6 +189,7 @@ def test_the_second_cancellation_is_enough() -> None:
     consumer.run_sync(stops(consumer, once))
     assert ended == [True]
     assert not consumer.left_behind
+    assert handler_actions(caplog) == ["handler_abandoned"]
 
 
 def test_a_thread_that_goes_on_is_abandoned_by_name(caplog: pytest.LogCaptureFixture) -> None:
@@ -195,8 +202,7 @@ def test_a_thread_that_goes_on_is_abandoned_by_name(caplog: pytest.LogCaptureFix
         OVER.wait(600)
 
     consumer.run_sync(handle)
-    actions = [getattr(one, "action", "") for one in caplog.records]
-    assert [action for action in actions if "handler" in action] == ["handler_abandoned"]
+    assert handler_actions(caplog) == ["handler_abandoned"]
     assert not consumer.left_behind
     handle._pool.close()  # or it would stay, idle, for half a minute
 
@@ -219,6 +225,7 @@ def test_asyncio_run_does_not_wait_for_it(
     began = time.monotonic()
     assert asyncio.run(main()) == 1
     assert time.monotonic() - began < ENDED_WITHIN
+    assert handler_actions(caplog) == ["handler_not_stopped"]
     (line,) = [one for one in caplog.records if getattr(one, "action", "") == "handler_not_stopped"]
     assert line.levelno == logging.ERROR
     assert "in handle" in line.getMessage()

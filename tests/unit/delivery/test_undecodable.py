@@ -14,7 +14,7 @@ from aioparallel.clients.aiokafka.batch_encoding import BatchEncoder
 from aioparallel.clients.aiokafka.raw_batches import frame_at, records_in
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.config.handling import Ordering
-from aioparallel.config.policies import Verdict
+from aioparallel.config.policies import RetryBudget, Verdict
 from aioparallel.delivery.letters import Letter, original_headers, read_letter, write_letter
 from aioparallel.delivery.producer import PendingOutput
 from aioparallel.engine.outcomes.failures import Failures
@@ -151,7 +151,7 @@ def test_a_retry_function_chooses_how_it_ends_but_tries_nothing_again(verdict: V
 
 def test_it_is_not_delivered_again() -> None:
     """A queue's tracker would read the same."""
-    retry_budget = FailurePolicy(retry=lambda *_: "release", dead_letter="dlq").retry_budget._replace(redelivers=True)
+    retry_budget = RetryBudget(lambda *_: "release", "dead_letter", redelivers=True)
     decision = Failures(retry_budget).decide(Record("t", 0, 0), UndecodableRecord("why"), 0.0, 0.0)
     assert decision.end == "dead_letter"
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from aioparallel.event_loop.other_threads import ask_on
+from aioparallel.event_loop.other_threads import ask_on, call_on
 
 
 def in_thread(do: Callable[[], object]) -> tuple[threading.Thread, list[object]]:
@@ -62,3 +62,40 @@ def test_a_loop_that_has_ended() -> None:
     loop.close()
     assert ask_on(loop, lambda: 2, 10) == 2
     assert ask_on(None, lambda: 3, 10) == 3
+
+
+def test_a_call_on_a_loop() -> None:
+    """Is made in its thread: at once, or in its next turn, for which it is woken."""
+    called: list[int] = []
+
+    async def main() -> None:
+        loop, here, over = asyncio.get_running_loop(), threading.get_ident(), asyncio.Event()
+
+        def call() -> None:
+            called.append(threading.get_ident())
+            over.set()
+
+        call_on(loop, call)
+        assert called == [here]
+        over.clear()
+        threading.Thread(target=call_on, args=(loop, call)).start()
+        async with asyncio.timeout(60):
+            await over.wait()
+        assert called == [here, here]
+
+    with asyncio.Runner(debug=True) as runner:
+        runner.run(main())
+
+
+def test_a_call_on_a_loop_that_does_not_run() -> None:
+    """Is made at once, also where the loop was closed in the last moment."""
+    called: list[int] = []
+    loop = asyncio.new_event_loop()
+    call_on(loop, lambda: called.append(1))
+    loop.close()
+    call_on(loop, lambda: called.append(2))
+    call_on(None, lambda: called.append(3))
+
+    loop.is_running = lambda: True  # type: ignore[method-assign]  # as if it were closed after the question
+    call_on(loop, lambda: called.append(4))
+    assert called == [1, 2, 3, 4]

@@ -1035,3 +1035,39 @@ async def test_a_hook_that_never_ends_keeps_no_consumer_from_its_end(hook: str, 
             await consumer.run(nothing)
     assert loop.time() - began < seconds + 5
     assert committed(broker) == 1
+
+
+@pytest.mark.parametrize(("hurried_after", "seconds"), [(None, 5), (0, 5), (20, 25), (58, 60)])
+async def test_a_hurried_stop_leaves_an_extension_a_few_seconds(hurried_after: float | None, seconds: float) -> None:
+    """Also if its stop has begun, but never more than it had."""
+    stopping: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+    time = asyncio.get_running_loop().time
+
+    class Hanging(Extension):
+        async def stop(self) -> None:
+            stopping.set_result(time())
+            await asyncio.Event().wait()
+
+    async with consumer_of(broker_of(), Hanging()) as consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await until(lambda: consumer.health().ready)
+        consumer.stop(drain=hurried_after is not None)
+        began = await stopping
+        if hurried_after is not None:
+            await asyncio.sleep(hurried_after)
+            consumer.stop(drain=False)
+        with pytest.raises(TimeoutError, match=r"Hanging\.stop did not end within 5 s of a hurried stop"):
+            await running
+        assert time() - began == pytest.approx(seconds, abs=0.1)
+
+
+async def test_a_stop_that_ends_in_time_is_no_error_though_it_is_hurried() -> None:
+    class Slow(Extension):
+        async def stop(self) -> None:
+            await asyncio.sleep(4)
+
+    async with consumer_of(broker_of(), Slow()) as consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await until(lambda: consumer.health().ready)
+        consumer.stop(drain=False)
+        await running

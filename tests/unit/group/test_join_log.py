@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Collection
 
 import pytest
@@ -20,7 +21,7 @@ class Late(InMemoryClient):
 
     seconds = 27.0
 
-    def subscribe(self, topics: Collection[str], listener: RebalanceListener) -> None:  # type: ignore[override]
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         asyncio.get_running_loop().call_later(self.seconds, super().subscribe, topics, listener)
 
 

@@ -175,8 +175,7 @@ def test_a_handler_that_ignores_its_cancellation_is_left_behind(
         closing.join(20)
         assert not closing.is_alive()
     goes_on.set()
-    abandoned, standing = (one.getMessage() for one in caplog.records)
-    assert abandoned == "handler for item 0 did not end after it was cancelled; it is left behind"
+    (standing,) = (one.getMessage() for one in caplog.records)
     assert standing.startswith("handler for item 0 still runs although it was cancelled twice")
     assert "in stubborn" in standing
 

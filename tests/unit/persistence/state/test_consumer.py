@@ -97,7 +97,7 @@ async def test_states_are_shown_while_it_runs(together: bool) -> None:
     write(broker, *range(30))
     consumer = keeping(broker, sums(), together=together)
     async with asyncio.timeout(60), consumer:
-        with pytest.raises(ConsumerStateError, match="does not run"):
+        with pytest.raises(ConsumerStateError, match="does not run, so it has no states"):
             consumer.states(P0)
         running = asyncio.create_task(consumer.run(nothing))
         await until(lambda: consumer._engine is not None and consumer.stats().succeeded == 30)
@@ -109,6 +109,14 @@ async def test_states_are_shown_while_it_runs(together: bool) -> None:
             consumer.states(TopicPartition("in", 7))
         consumer.stop()
         await running
+
+
+async def test_a_consumer_without_states_says_so() -> None:
+    """Also before it runs: that would change nothing."""
+    consumer = ParallelConsumer("in", group_id=GROUP, client=InMemoryClient(broker_of(), GROUP))
+    with pytest.raises(ConsumerStateError, match=r"has no state=State\(\.\.\.\)") as raised:
+        consumer.states(P0)
+    assert "run" not in str(raised.value)
 
 
 @both

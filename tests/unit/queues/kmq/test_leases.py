@@ -177,6 +177,19 @@ def test_a_lease_that_would_be_awaited(broker: InMemoryBroker) -> None:
         consumer(broker, lease=lease)
 
 
+async def test_a_function_that_returns_something_to_await(broker: InMemoryBroker) -> None:
+    """The record fails with a message that says so, and the coroutine is closed."""
+
+    async def lease(record: Record) -> float:
+        return 1
+
+    one = consumer(broker, lease=lambda record: lease(record))
+    async with running(one, Handler()):
+        produce(broker, [b"a"])
+        await until(lambda: one.stats().released == 1)
+    assert one.stats().succeeded == 0
+
+
 async def test_who_waits_for_room_keeps_its_lease(broker: InMemoryBroker) -> None:
     """A host is shut for longer than all deliveries of a record would last: each record is delivered once, and sent."""
     handler, gate = Handler(), Gate("https://busy", 1)

@@ -10,15 +10,18 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ConsumerStateError, Record
+from aioparallel import ConsumerStateError, Options, Record
 from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Fetched, Span
 from aioparallel.queues.kmq import RedeliveryTracker, redelivery, tracking
+from aioparallel.queues.kmq.leasing import Leasing
 from aioparallel.queues.kmq.markers import END, key_of, start_of
+from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
+from tests.support.extensions import context_of
 from tests.support.waiting import until
-from tests.unit.queues.kmq.conftest import consumer, produce, tracker
+from tests.unit.queues.kmq.conftest import client, consumer, produce, tracker
 from tests.unit.queues.kmq.test_queue import held, open_markers, running
 
 NOT_WRITTEN = Fault(error=ErrorCode.NOT_ENOUGH_REPLICAS)
@@ -189,6 +192,30 @@ async def test_dead_letters_hold_up_no_end() -> None:
         mark(broker, 0, start_of(100))
         await until(lambda: not watching._redelivering.redeliverer.none_away.is_set())
         began = time()
+    assert time() - began < 10
+
+
+async def test_a_consumer_that_has_no_time_left_hurries_its_tracker(broker: InMemoryBroker) -> None:
+    """A redelivery that nobody acknowledges is waited for until the drain of the tracker is over; not then."""
+    broker.faults.always(Request.PRODUCE, NOT_WRITTEN)
+    produce(broker, [b"open"])
+    producer = InMemoryProducer(broker)
+    watching = RedeliveryTracker(
+        "q", group_id="trackers", client=client(broker, "trackers"), producer=producer, use_now_after=0.1
+    )
+    leasing = Leasing(QueueTopics("q", None, None), 30.0, lambda _: watching)
+    leasing.attach(context_of(Options(), "g", client(broker, "g"), producer))
+    await leasing.start()
+    await until(lambda: watching.health().ready)
+    mark(broker, 0, start_of(100))
+    tracked = watching._redelivering.tracking
+    assert tracked is not None
+    await until(lambda: any(one.under_way for one in tracked.tracked.values()))
+    time = asyncio.get_running_loop().time
+    began = time()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await leasing.stop()
     assert time() - began < 10
 
 
