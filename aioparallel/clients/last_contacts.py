@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from aioparallel.observe.stats import BrokerContact
@@ -19,15 +20,13 @@ _FORGOTTEN: Final = 10.0
 """Seconds before a failed request that is not repeated is forgotten."""
 
 
+@dataclass(slots=True)
 class _Contact:
-    __slots__ = ("answered", "asked", "owes_since", "reason", "under_way")
-
-    def __init__(self) -> None:
-        self.answered: float | None = None
-        self.asked = 0.0
-        self.owes_since: float | None = None
-        self.under_way = 0
-        self.reason = ""
+    answered: float | None = None
+    asked: float = 0.0
+    owes_since: float | None = None
+    under_way: int = 0
+    reason: str = ""
 
 
 class LastContacts:
@@ -50,21 +49,18 @@ class LastContacts:
             contact.owes_since = contact.asked
         try:
             yield
-        except Exception as error:
+        except BaseException as error:
             contact.under_way -= 1
-            contact.asked = self._now()
-            contact.reason = self._explain(error) or type(error).__name__
-            raise
-        except BaseException:  # cancelled
-            contact.under_way -= 1
-            if not contact.under_way and not contact.reason:
-                contact.owes_since = None
+            if isinstance(error, Exception):
+                contact.asked = self._now()
+                contact.reason = self._explain(error) or type(error).__name__
+            elif not contact.under_way and not contact.reason:
+                contact.owes_since = None  # cancelled
             raise
         contact.under_way -= 1
         self.answered(node, *kinds)
 
     def answered(self, node: object, *kinds: str) -> None:
-        """The broker has answered a request of these kinds."""
         contact = self._of.setdefault(node, _Contact())
         contact.answered = self._now()
         contact.reason = ""
@@ -72,7 +68,6 @@ class LastContacts:
         self._answered.update(dict.fromkeys(kinds, contact.answered))
 
     def end_received(self, partitions: Collection[TopicPartition]) -> None:
-        """The ends of these logs were received."""
         self._ends_received.update(dict.fromkeys(partitions, self._now()))
 
     def since_end_received(self, partition: TopicPartition) -> float | None:

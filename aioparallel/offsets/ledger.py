@@ -155,11 +155,6 @@ class Ledger:
         return max(self.position, self.restored_until + 1)
 
     @property
-    def completed_count(self) -> int:
-        """Number of offsets that were completed. Never decreases."""
-        return self._entered - len(self.incompletes)
-
-    @property
     def version(self) -> tuple[int, int]:
         """Changes whenever the content of a commit would change."""
         return self.position, self._entered - len(self.incompletes)

@@ -25,12 +25,12 @@ REGISTRY: Sequence[ClusterKind] = (*memory_cluster.KINDS, *aiokafka_cluster.KIND
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known."""
+    """Register the marker."""
     config.addinivalue_line("markers", "needs(*features): only for clusters that have all these features")
 
 
 def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Each test runs once on each of them."""
+    """Each test runs once on each event loop."""
     return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 
@@ -42,12 +42,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A test whose features (or whose loop) a cluster lacks does not exist for it: no skip, no noise."""
+    """Remove the tests whose features or loop a cluster lacks; they are not even skipped."""
     items[:] = [item for item in items if fits(item)]
 
 
 def fits(item: pytest.Item) -> bool:
-    """Whether the item's cluster has what the item needs."""
+    """Whether the item's cluster has the features that the item needs."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return True
     kind = item.callspec.params.get("cluster_kind")
@@ -65,7 +65,7 @@ def cluster_kind(request: pytest.FixtureRequest) -> ClusterKind:
 
 @pytest.fixture
 def cluster_broker(cluster_kind: ClusterKind, request: pytest.FixtureRequest) -> object:
-    """What the kind's ``broker_fixture`` gives; no coroutine, so that it can outlive this test's loop."""
+    """The result of the kind's ``broker_fixture``. No coroutine, so that it can outlive this test's loop."""
     return request.getfixturevalue(cluster_kind.broker_fixture) if cluster_kind.broker_fixture else None
 
 
@@ -78,13 +78,13 @@ async def cluster(cluster_kind: ClusterKind, cluster_broker: object) -> AsyncIte
 
 @pytest.fixture
 def topic() -> str:
-    """A topic's name that is new; the test creates it."""
+    """A new topic name; the test creates the topic."""
     return f"topic-{uuid.uuid4().hex[:12]}"
 
 
 @pytest.fixture
 def group_id() -> str:
-    """A group's name that is new."""
+    """A new group name."""
     return f"group-{uuid.uuid4().hex[:12]}"
 
 
@@ -103,6 +103,6 @@ def strict() -> Iterator[LocalKafka]:
 
 @pytest_asyncio.fixture
 async def admin(strict: LocalKafka) -> AsyncIterator[Admin]:
-    """An admin client of the user who may do everything."""
+    """An admin client of the user who has all permissions."""
     async with Admin(strict.bootstrap_servers, login("admin")) as connected:
         yield connected

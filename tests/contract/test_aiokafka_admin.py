@@ -1,4 +1,4 @@
-"""Admin: topics and groups of a real broker, and what the embedded one can tell."""
+"""Admin: topics and groups of a real broker, and what the embedded one supports."""
 
 from __future__ import annotations
 
@@ -6,14 +6,7 @@ import asyncio
 import time
 
 import pytest
-from aiokafka.protocol.admin import (
-    CreateTopicsResponse_v3,
-    DeleteGroupsResponse_v1,
-    DeleteTopicsResponse_v1,
-    DescribeConfigsResponse_v2,
-)
 
-from aioparallel.clients.aiokafka import admin_internals, internals
 from aioparallel.clients.aiokafka.admin import Admin, create_topic
 from aioparallel.group.client import Committed
 from aioparallel.records.errors import (
@@ -28,15 +21,14 @@ from aioparallel.testing import EmbeddedBroker, LocalKafka
 from tests.support.clusters.aiokafka_cluster import serving
 from tests.support.clusters.aiokafka_member import Member, unique
 from tests.support.clusters.cluster import Produced
-from tests.support.clusters.protocols import missing
 
 real = pytest.mark.real
 
 
 @real
 async def test_topics_come_and_go(local_kafka: LocalKafka) -> None:
-    """Created with all leaders and its configs, seen with its partitions, refused a second time, deleted; what is gone
-    may be deleted again."""
+    """A topic is created with leaders and configs, listed with its partitions, refused a second time, and deleted. A
+    missing topic may be deleted again."""
     topic = unique("topic")
     async with Admin(local_kafka.bootstrap_servers) as admin:
         await admin.create_topic(topic, 3, {"cleanup.policy": "compact"})
@@ -57,8 +49,8 @@ async def test_topics_come_and_go(local_kafka: LocalKafka) -> None:
 
 @real
 async def test_what_a_group_has_committed(local_kafka: LocalKafka) -> None:
-    """All of it, or that of some partitions, with the texts; a group that is not known has nothing. Nor has one
-    that was deleted, which takes that it has no members; what is gone may be deleted again."""
+    """Offsets and metadata of all partitions or of some; an unknown group has none. A group is deleted only without
+    members; a missing one may be deleted again."""
     topic = unique("topic")
     async with serving(local_kafka) as cluster, Admin(local_kafka.bootstrap_servers) as admin:
         await cluster.create_topic(topic, 2)
@@ -80,7 +72,7 @@ async def test_what_a_group_has_committed(local_kafka: LocalKafka) -> None:
 
 @real
 async def test_records_are_deleted_up_to_an_offset(local_kafka: LocalKafka) -> None:
-    """The answer says where the log begins now; an offset behind its end is refused."""
+    """The answer has the new first offset of the log. An offset beyond its end is refused."""
     topic = unique("topic")
     async with serving(local_kafka) as cluster, Admin(local_kafka.bootstrap_servers) as admin:
         await cluster.create_topic(topic)
@@ -91,8 +83,9 @@ async def test_records_are_deleted_up_to_an_offset(local_kafka: LocalKafka) -> N
             await admin.delete_records({partition: 9})
 
 
-async def test_nobody_there() -> None:
-    """Within its time it says which servers and why; a wrong address at once; and it must be connected."""
+async def test_an_unreachable_cluster() -> None:
+    """The error comes in time and names the servers and the reason. An invalid address is refused at once, and an admin
+    that is not connected is an error."""
     began = time.monotonic()
     with pytest.raises(BrokerUnreachable, match=r"127\.0\.0\.1:1 within 0\.3 s"):
         async with Admin("127.0.0.1:1", timeout=0.3):
@@ -106,23 +99,10 @@ async def test_nobody_there() -> None:
         await Admin("127.0.0.1:1").topics()
 
 
-async def test_the_embedded_broker_tells_topics_and_commits(embedded_broker: EmbeddedBroker) -> None:
-    """It creates no topics by request, but it knows those that it has, and the commits of partitions asked for."""
+async def test_the_embedded_broker_has_topics_and_commits(embedded_broker: EmbeddedBroker) -> None:
+    """It creates no topics by request. It lists its topics, and the commits of given partitions."""
     topic = unique("topic")
     await embedded_broker.create_topic(topic, 2)
     async with Admin(embedded_broker.bootstrap_servers) as admin:
         assert (await admin.topics())[topic] == 2
         assert await admin.committed(unique("group"), [TopicPartition(topic, 0)]) == {}
-
-
-async def test_what_is_declared_of_aiokafka_exists(embedded_broker: EmbeddedBroker) -> None:
-    """Each call with the parameters it is called with, each answer with the fields that are read."""
-    async with Admin(embedded_broker.bootstrap_servers) as admin:
-        live = {
-            admin_internals.AdminClient: admin._admin,
-            admin_internals.CreatedTopics: CreateTopicsResponse_v3(throttle_time_ms=0, topic_errors=[]),
-            admin_internals.DeletedTopics: DeleteTopicsResponse_v1(throttle_time_ms=0, topic_error_codes=[]),
-            internals.DeleteGroupsAnswer: DeleteGroupsResponse_v1(throttle_time_ms=0, results=[]),
-            internals.ConfigsAnswer: DescribeConfigsResponse_v2(throttle_time_ms=0, resources=[]),
-        }
-        assert {kind.__name__: missing(one, kind) for kind, one in live.items()} == {k.__name__: [] for k in live}

@@ -1,4 +1,4 @@
-"""What ``secure_connection.py`` and ``connector.py`` rely on in aiokafka, and the traps that they are there for."""
+"""What ``secure_connection.py`` and ``connector.py`` rely on in aiokafka, and the defects they work around."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.waiting import DEADLINE
 
 
 async def test_a_connection_takes_what_a_client_has() -> None:
-    """Each option of a connection that aiokafka's client passes on is passed on here, under the same name."""
+    """Each option that aiokafka's client passes to a connection is passed on here, under the same name."""
     client: Any = AIOKafkaClient(bootstrap_servers="localhost:1")
     wanted = set(inspect.signature(AIOKafkaConnection.__init__).parameters) - {"self", "host", "port", "on_close"}
     assert set(options_of(client)) == wanted
@@ -46,7 +46,7 @@ async def test_a_connection_takes_what_a_client_has() -> None:
 
 
 async def test_a_hidden_password_reaches_the_broker() -> None:
-    """Both ways of logging in with one use the text, not what is shown of it."""
+    """Both login methods with a password use its text, not the stars that are shown."""
     password = Password("secret")
     plain = SaslPlainAuthenticator(loop=None, sasl_plain_password=password, sasl_plain_username="me")
     assert plain._step(None) == (b"me\0me\0secret", True)
@@ -56,8 +56,8 @@ async def test_a_hidden_password_reaches_the_broker() -> None:
 
 
 class Impostor:
-    """A server that says it is a broker with one way of logging in, and answers what logs in with ``answers``; then it
-    is silent."""
+    """A server that claims to be a broker with one login method. It answers a login with ``answers``, and then
+    nothing."""
 
     def __init__(self, mechanism: str, *answers: bytes) -> None:
         self.mechanism = mechanism
@@ -65,7 +65,7 @@ class Impostor:
 
     @contextlib.asynccontextmanager
     async def listening(self) -> AsyncIterator[int]:
-        """Its port. Waits at the end until the one connection is closed."""
+        """Yields the port. Waits at the end until the one connection is closed."""
         over = asyncio.Event()
 
         async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -113,9 +113,9 @@ IMPOSTORS = [
 
 
 @pytest.mark.parametrize(("impostor", "said"), IMPOSTORS)
-async def test_who_is_no_broker_learns_little(impostor: Impostor, said: str | None) -> None:
-    """What it asks for has bounds; that it fails, or takes for ever, is told without what was logged in with: not even
-    the locals of the traceback, which error trackers collect, have it."""
+async def test_an_impostor_learns_little(impostor: Impostor, said: str | None) -> None:
+    """Its demands are limited. The error, for a failure or a timeout, contains no credentials; nor do the locals of the
+    traceback, which error trackers collect."""
 
     async def token() -> str:
         return "".join(["secret", "-6"])
@@ -134,13 +134,13 @@ async def test_who_is_no_broker_learns_little(impostor: Impostor, said: str | No
 
 
 async def test_an_address_that_is_none_is_no_failed_login() -> None:
-    """A broker that advertises one cannot be reached, and that is all."""
+    """A broker that advertises an invalid address counts as unreachable."""
     with pytest.raises(KafkaConnectionError, match=r"kafka\.\.example"):
         await open_connection("kafka..example", 9092, {})
 
 
 async def test_a_refused_token_is_no_login() -> None:
-    """aiokafka takes any answer for a yes; the one of RFC 7628 is a no here."""
+    """aiokafka takes any answer for an accepted login. The refusal of RFC 7628 is a failure here."""
 
     async def token() -> str:
         return "token"
@@ -158,15 +158,15 @@ async def test_a_refused_token_is_no_login() -> None:
     assert isinstance(LoggedIn("localhost", 1, sasl_oauth_token_provider=source).authenticator_oauth(), _TokenLogin)
 
 
-def test_the_answer_to_a_login_tells_its_end() -> None:
-    """From version 1 on, which aiokafka asks for where the broker has it."""
+def test_the_answer_to_a_login_has_its_lifetime() -> None:
+    """From version 1 on, which aiokafka requests if the broker supports it."""
     request = SaslAuthenticateRequest(b"").prepare({SaslAuthenticateRequest.API_KEY: (0, 2)})
     assert request.RESPONSE_TYPE is SaslAuthenticateResponse_v1
     assert "session_lifetime_ms" in SaslAuthenticateResponse_v1.SCHEMA.names
 
 
 async def test_an_open_broker_is_found_with_context_or_without(embedded_broker: EmbeddedBroker) -> None:
-    """A context that is there for nothing does no harm; who closes the client closes what it left."""
+    """An unused context does no harm. Closing the client closes what it left open."""
     options = {"security_protocol": "PLAINTEXT", "ssl_context": ssl.create_default_context()}
     found = await find_broker(embedded_broker.bootstrap_servers, options, 20.0, 0.1)
     assert found == embedded_broker.bootstrap_servers

@@ -1,4 +1,4 @@
-"""The walk over what aiokafka has fetched: its time with many partitions, its fairness, its metadata requests."""
+"""The walk over the data that aiokafka has fetched: its duration with many partitions, fairness, metadata requests."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def embedded(embedded_broker: EmbeddedBroker) -> AsyncIterator[AiokafkaClu
 async def test_what_is_read_beside_the_group_ends_before_a_damaged_batch(
     embedded: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All before it is given, and the error says where it stands."""
+    """All records before it are returned, and the error has its position."""
     topic = unique("topic")
     await embedded.create_topic(topic, 2)
     places = [TopicPartition(topic, number) for number in range(2)]
@@ -86,7 +86,7 @@ async def test_what_is_read_beside_the_group_ends_before_a_damaged_batch(
 @pytest.mark.real
 @pytest.mark.asyncio(loop_factories=["uvloop"])
 async def test_a_walk_over_500_partitions_is_short(kafka: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No walk holds the loop long, however large the quotas; every record comes, in order, within few walks."""
+    """No walk holds the loop long, however large the quotas. Every record arrives, in order, within few walks."""
     partitions, each = 500, 50
     topic = unique("topic")
     await kafka.create_topic(topic, partitions)
@@ -126,7 +126,7 @@ async def test_a_walk_over_500_partitions_is_short(kafka: AiokafkaCluster, monke
 async def test_a_walk_that_ends_early_goes_on_where_it_ended(
     embedded: AiokafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """When the time of each walk is up after one partition, all partitions still come in turn."""
+    """Even if each walk runs out of time after one partition, all partitions get their turn."""
     monkeypatch.setattr(fetching, "_LONGEST_WALK", 0.0)
     monkeypatch.setattr(fetching, "_MOST_AT_ONCE", 5)
     topic = unique("topic")
@@ -147,7 +147,7 @@ async def test_a_walk_that_ends_early_goes_on_where_it_ended(
 
 
 async def test_a_fetch_lets_others_run_where_there_is_always_data(embedded: AiokafkaCluster) -> None:
-    """Each call gives the loop a turn, also when it need not wait."""
+    """Each call yields to the loop, even if it need not wait."""
     topic = unique("topic")
     await embedded.create_topic(topic)
     await embedded.produce(topic, [Produced(b"x")] * 50)
@@ -171,7 +171,7 @@ async def test_a_fetch_lets_others_run_where_there_is_always_data(embedded: Aiok
 
 
 async def test_nothing_runs_while_nothing_comes(embedded: AiokafkaCluster) -> None:
-    """A fetch without data or quota waits on a future: it looks again when something has come, and not before."""
+    """A fetch without data or quota waits on a future, and checks again only when something has arrived."""
     topic = unique("topic")
     await embedded.create_topic(topic, 2)
     member = Member(embedded.client(unique("group")))
@@ -201,7 +201,7 @@ async def test_nothing_runs_while_nothing_comes(embedded: AiokafkaCluster) -> No
 
 
 async def test_metadata_is_not_asked_for_without_a_pause(embedded: AiokafkaCluster) -> None:
-    """aiokafka repeats the request as fast as it is answered while a partition has no leader."""
+    """While a partition has no leader, aiokafka repeats the request as soon as it is answered."""
     topic = unique("topic")
     await embedded.create_topic(topic)
     member = Member(embedded.client(unique("group")))

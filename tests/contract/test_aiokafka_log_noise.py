@@ -1,4 +1,4 @@
-"""What the log says while no broker lets us in: enough, and not too often."""
+"""Log lines while no broker accepts a connection: enough, and not too many."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def line(message: str, *args: object, level: int = logging.ERROR) -> logging.Log
 
 @pytest.mark.parametrize("error", [kafka.KafkaConnectionError(), kafka.SaslAuthenticationFailed()])
 @pytest.mark.parametrize("message", ["Unable connect to node with id %s: %s", 'Unable connect to "%s:%s": %s'])
-def test_a_broker_that_refuses_us_is_told_now_and_then(message: str, error: Exception) -> None:
-    """A connection is tried ten times a second: one line in five seconds, as an error where trying does not mend it."""
+def test_a_refused_connection_is_logged_occasionally(message: str, error: Exception) -> None:
+    """A connection is tried ten times a second, and logged once in five seconds; as an error if a retry does not
+    help."""
     known = KnownLines()
     args = (1, error) if message.count("%s") == 2 else ("host", 9092, error)
     logging.getLogger("aiokafka").setLevel(logging.DEBUG)

@@ -1,4 +1,4 @@
-"""Rebalances and lost sessions on Apache Kafka, where they need several members or a look inside."""
+"""Rebalances and lost sessions on Apache Kafka that need several members or private state."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ async def kafka(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
         yield opened
 
 
-async def test_a_forgotten_member_hears_lost_and_joins_again(kafka: AiokafkaCluster) -> None:
-    """A heartbeat that is refused as of an unknown member means lost, not revoked; the next assignment follows."""
+async def test_a_forgotten_member_gets_lost_and_joins_again(kafka: AiokafkaCluster) -> None:
+    """A heartbeat that is refused because the member is unknown means lost, not revoked. The next assignment
+    follows."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic, 2)
     member = Member(kafka.client(group))
@@ -45,8 +46,8 @@ async def test_a_forgotten_member_hears_lost_and_joins_again(kafka: AiokafkaClus
     assert member.generation.id > 0
 
 
-async def test_a_fenced_commit_tells_of_the_loss_before_the_heartbeat(kafka: AiokafkaCluster) -> None:
-    """When the current generation is refused, the session is known to be lost at once."""
+async def test_a_fenced_commit_means_lost_before_the_heartbeat(kafka: AiokafkaCluster) -> None:
+    """When a commit of the current generation is refused, the session counts as lost at once."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic)
     member = Member(kafka.client(group, session_timeout=60, heartbeat_interval=PATIENT))
@@ -60,7 +61,7 @@ async def test_a_fenced_commit_tells_of_the_loss_before_the_heartbeat(kafka: Aio
 
 
 async def test_a_fenced_commit_of_an_old_generation_spares_the_new_one(kafka: AiokafkaCluster) -> None:
-    """A late answer about an older generation neither resets the member nor tells the listener anything."""
+    """A late answer for an older generation neither resets the member nor calls the listener."""
     topic = unique("topic")
     await kafka.create_topic(topic)
     member = Member(kafka.client(unique("group"), session_timeout=60, heartbeat_interval=PATIENT))
@@ -74,7 +75,7 @@ async def test_a_fenced_commit_of_an_old_generation_spares_the_new_one(kafka: Ai
 
 
 async def test_a_session_lost_while_partitions_are_given_away_ends_as_revoked(kafka: AiokafkaCluster) -> None:
-    """The listener is never called twice at a time, nor twice for the same partitions; late commits are fenced."""
+    """The listener never has two calls at a time, nor two for the same partitions. Late commits are fenced."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic, 2)
     first, second = Member(kafka.client(group)), Member(kafka.client(group))
@@ -101,7 +102,7 @@ async def test_a_session_lost_while_partitions_are_given_away_ends_as_revoked(ka
 
 @pytest.mark.parametrize("event", ["assigned", "revoked", "lost"])
 async def test_an_error_of_the_listener_comes_out_of_fetch(kafka: AiokafkaCluster, event: str) -> None:
-    """aiokafka would only log it; here the engine hears of its own failure, once."""
+    """aiokafka would only log it. Here the next fetch raises it, once."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic)
     member = Member(kafka.client(group))
@@ -119,7 +120,7 @@ async def test_an_error_of_the_listener_comes_out_of_fetch(kafka: AiokafkaCluste
 
 
 async def test_a_new_topic_of_a_pattern_revokes_what_was_held(kafka: AiokafkaCluster) -> None:
-    """aiokafka drops its assignment when a topic appears; still the right partitions are revoked, with a commit."""
+    """aiokafka drops its assignment when a topic appears. Still the right partitions are revoked, with a commit."""
     prefix, group = unique("pattern"), unique("group")
     one, two = f"{prefix}-one", f"{prefix}-two"
     await kafka.create_topic(one, 2)
@@ -144,7 +145,7 @@ async def test_a_new_topic_of_a_pattern_revokes_what_was_held(kafka: AiokafkaClu
 
 
 async def test_asking_for_an_unknown_partition_does_not_narrow_a_pattern(kafka: AiokafkaCluster) -> None:
-    """aiokafka would from then on ask for that one topic only, and rebalance to nothing."""
+    """aiokafka would then request only that topic, and the group would rebalance to no partitions."""
     prefix = unique("pattern")
     await kafka.create_topic(prefix)
     member = Member(kafka.client(unique("group")))
@@ -159,7 +160,8 @@ async def test_asking_for_an_unknown_partition_does_not_narrow_a_pattern(kafka: 
 
 
 async def test_a_member_that_stops_while_joining_leaves_at_once(kafka: AiokafkaCluster) -> None:
-    """Its join is not answered until a slow member is ready; the group must not wait for it, nor it for the group."""
+    """Its join is answered only when a slow member is ready. Neither may the group wait for it, nor it for the
+    group."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic, 4)
     members = [Member(kafka.client(group, session_timeout=60.0, rebalance_timeout=50.0)) for _ in range(3)]

@@ -11,7 +11,7 @@ import pytest_asyncio
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 
-from aioparallel.clients.aiokafka import offset_messages
+from aioparallel.clients.aiokafka import group_messages
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
 from aioparallel.clients.aiokafka.offset_requests import GroupOffsets
 from aioparallel.group.client import CommitFault, Committed, Generation
@@ -36,7 +36,7 @@ async def kafka(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
 
 
 class HeldLine:
-    """A slow network: what one member sends to its coordinator waits here until it is released."""
+    """A slow network: requests of one member to its coordinator wait here until they are released."""
 
     def __init__(self, member: Member) -> None:
         connections = consumer_of(member.client)._client._conns
@@ -49,7 +49,7 @@ class HeldLine:
         writer.write = self._held.append  # type: ignore[method-assign, assignment]
 
     def release(self) -> None:
-        """Send what is held, in its order."""
+        """Send the held requests in their order."""
         self._writer.write = self._write  # type: ignore[method-assign]
         for data in self._held:
             self._write(data)
@@ -57,7 +57,7 @@ class HeldLine:
 
 @pytest.mark.real
 async def test_a_commit_that_arrives_after_a_rebalance_changes_nothing(kafka: AiokafkaCluster) -> None:
-    """It carries the generation of its session: the coordinator refuses it, and the new owner's offset stands."""
+    """It has the generation of its session. The coordinator refuses it, and the new owner's offset stays."""
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic)
     partition = TopicPartition(topic, 0)
@@ -79,7 +79,7 @@ async def test_a_commit_that_arrives_after_a_rebalance_changes_nothing(kafka: Ai
 
 @pytest.mark.real
 async def test_commits_and_questions_have_deadlines(kafka: AiokafkaCluster, local_kafka: LocalKafka) -> None:
-    """While the broker hangs nothing waits longer than asked; afterwards the same client goes on."""
+    """While the broker hangs, no call exceeds its timeout. Afterwards the same client continues."""
     topic = unique("topic")
     await kafka.create_topic(topic)
     partition = TopicPartition(topic, 0)
@@ -113,7 +113,7 @@ async def test_commits_and_questions_have_deadlines(kafka: AiokafkaCluster, loca
 
 @pytest.mark.real
 async def test_a_request_larger_than_a_batch_is_too_large_and_not_retried_for_ever(kafka: AiokafkaCluster) -> None:
-    """The broker answers one batch over 1 MB with an unknown error: the committer is told to make texts smaller."""
+    """The broker answers a batch over 1 MB with an unknown error. The committer must then make smaller metadata."""
     topic = unique("topic")
     await kafka.create_topic(topic, 100)
     member = Member(kafka.client(unique("group")))
@@ -128,7 +128,7 @@ async def test_a_request_larger_than_a_batch_is_too_large_and_not_retried_for_ev
 
 
 class Answers:
-    """A coordinator that answers what it is told to, in turn; the last one again and again."""
+    """A coordinator with given answers, in order; the last one is repeated."""
 
     coordinator_id: int | None = 1
     _group_instance_id: str | None = None
@@ -158,7 +158,7 @@ async def no_ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
 
 
 def offsets_answered(*answers: object, topic_ids: Any = no_ids) -> tuple[GroupOffsets, Answers, list[Generation]]:
-    """The offsets of a group whose coordinator gives these answers, and whom it fenced."""
+    """The offsets of a group whose coordinator gives these answers, and the fenced generations."""
     fake, fenced = Answers(*answers), list[Generation]()
     coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
     offsets = GroupOffsets(
@@ -194,7 +194,7 @@ def offsets_answered(*answers: object, topic_ids: Any = no_ids) -> tuple[GroupOf
     ],
 )
 async def test_each_error_code_has_its_fault(code: int, fault: CommitFault | None) -> None:
-    """Each partition has the result of its own code; one that is not answered for is not acknowledged."""
+    """Each partition has the result of its own code. A partition without an answer is not acknowledged."""
     answer = OffsetCommitResponse_v3(throttle_time_ms=0, topics=[("topic", [(0, code)])])
     offsets, coordinator, fenced = offsets_answered(answer)
     results = await offsets.commit({ONE: Committed(1, ""), TWO: Committed(2, "")}, GENERATION, 1.0)
@@ -203,8 +203,8 @@ async def test_each_error_code_has_its_fault(code: int, fault: CommitFault | Non
     assert coordinator.dead == (code in {ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 
 
-async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
-    """With ``offset_retention``; otherwise the broker's own setting holds."""
+async def test_offset_retention_is_in_the_commit() -> None:
+    """With ``offset_retention``; otherwise the broker's setting applies."""
     answer = OffsetCommitResponse_v3(throttle_time_ms=0, topics=[("topic", [(0, 0)])])
     for given, sent in ((None, -1), (90.0, 90_000)):
         fake = Answers(answer)
@@ -219,7 +219,7 @@ async def test_how_long_offsets_last_is_said_in_the_commit() -> None:
 
 
 async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
-    """Its answer has an error code and no partitions; taken for "nothing committed" the log would be read anew."""
+    """Its answer has an error code and no partitions. Taken for "nothing committed", the log would be read again."""
     loading = OffsetFetchResponse_v3(
         throttle_time_ms=0, topics=[], error_code=int(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
     )
@@ -237,8 +237,8 @@ async def test_a_loading_coordinator_is_not_an_empty_group() -> None:
 
 
 async def test_an_id_that_the_coordinator_does_not_know_is_not_an_empty_group() -> None:
-    """The broker that told it may be behind: it is asked for anew."""
-    answer, old, new = offset_messages._FetchRequest_v10.RESPONSE_TYPE, b"o" * 16, b"n" * 16
+    """The broker that reported the id may be outdated, so it is requested again."""
+    answer, old, new = group_messages._OffsetFetch_v10.RESPONSE_TYPE, b"o" * 16, b"n" * 16
     told = [{"topic": old}, {"topic": new}]
 
     async def ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
@@ -251,11 +251,9 @@ async def test_an_id_that_the_coordinator_does_not_know_is_not_an_empty_group() 
 
 
 async def test_each_position_is_committed_for_the_topic_that_it_is_of() -> None:
-    """One of them may be of the topic before still: that is refused, alone."""
+    """A position may still belong to the topic before a recreation. Only that one is refused."""
     old, new = b"o" * 16, b"n" * 16
-    answer = offset_messages._CommitRequest_v10.RESPONSE_TYPE(
-        0, [(old, [(0, 100, {})], {}), (new, [(1, 0, {})], {})], {}
-    )
+    answer = group_messages._Commit_v10.RESPONSE_TYPE(0, [(old, [(0, 100, {})], {}), (new, [(1, 0, {})], {})], {})
     offsets, fake, _ = offsets_answered(answer)
     sent = {ONE: Committed(1, "", 0, old), TWO: Committed(2, "", 0, new)}
     assert await offsets.commit(sent, GENERATION, 1.0) == {ONE: CommitFault.REFUSED, TWO: None}
@@ -268,7 +266,7 @@ async def test_each_position_is_committed_for_the_topic_that_it_is_of() -> None:
 
 
 async def test_a_group_that_may_not_be_read_is_not_authorized() -> None:
-    """Permission does not come by waiting."""
+    """A missing permission is not retried."""
     refused = OffsetFetchResponse_v3(
         throttle_time_ms=0, topics=[], error_code=int(ErrorCode.GROUP_AUTHORIZATION_FAILED)
     )

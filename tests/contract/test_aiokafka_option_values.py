@@ -1,4 +1,4 @@
-"""Values of aiokafka's options that would fail later, or never be noticed: refused when a consumer is made."""
+"""Values of aiokafka's options that would fail later, or never be noticed, are refused at construction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LOGIN: Mapping[str, object] = {"sasl_plain_username": "alice", "sasl_plain_passw
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """A provider of tokens, as OAUTHBEARER needs one."""
+    """A token provider for OAUTHBEARER."""
 
     async def token(self) -> str:
         return "token"
@@ -86,7 +86,7 @@ PRODUCER: list[tuple[str, object, str]] = [
 
 
 def consumer(of_consumer: Mapping[str, object], of_producer: Mapping[str, object] | None = None) -> ParallelConsumer:
-    """One with these options, for itself and for what it produces."""
+    """A consumer whose own and producer connections have these options."""
     return ParallelConsumer(
         "topic", group_id="group", client_options=of_consumer, producing=Producing(client_options=of_producer or {})
     )
@@ -95,7 +95,7 @@ def consumer(of_consumer: Mapping[str, object], of_producer: Mapping[str, object
 @pytest.mark.parametrize(("options", "name", "allowed"), CONNECTION)
 @pytest.mark.parametrize("whose", ["consumer", "producer"])
 def test_wrong_values_of_connections(whose: str, options: Mapping[str, object], name: str, allowed: str) -> None:
-    """Without a running loop, by the name under which they were given; no password is shown."""
+    """They are refused without a running loop, by the name under which they were given. No password is shown."""
     given = "Producing client_options" if whose == "producer" else "client_options"
     with pytest.raises(ConfigurationError, match=rf"^{given}\['{name}'\]=.*{re.escape(allowed)}") as error:
         consumer({}, options) if whose == "producer" else consumer(options)
@@ -104,21 +104,21 @@ def test_wrong_values_of_connections(whose: str, options: Mapping[str, object], 
 
 @pytest.mark.parametrize(("name", "value", "allowed"), CONSUMER)
 def test_wrong_values_of_the_consumer(name: str, value: object, allowed: str) -> None:
-    """Likewise."""
+    """As above."""
     with pytest.raises(ConfigurationError, match=rf"^client_options\['{name}'\]=.*{re.escape(allowed)}"):
         consumer({name: value})
 
 
 @pytest.mark.parametrize(("name", "value", "allowed"), PRODUCER)
 def test_wrong_values_of_the_producer(name: str, value: object, allowed: str) -> None:
-    """Likewise."""
+    """As above."""
     with pytest.raises(ConfigurationError, match=rf"^Producing client_options\['{name}'\]=.*{re.escape(allowed)}"):
         consumer({}, {name: value})
 
 
 @pytest.mark.parametrize("whose", ["consumer", "producer"])
 def test_names_are_texts(whose: str) -> None:
-    """Any other name is refused as such."""
+    """Any other type of name is refused."""
     options = cast("Mapping[str, object]", {5: 1})
     given = "Producing client_options" if whose == "producer" else "client_options"
     with pytest.raises(ConfigurationError, match=rf"^name in {given}=5: names of options are strings"):
@@ -126,7 +126,7 @@ def test_names_are_texts(whose: str) -> None:
 
 
 def test_a_password_is_never_shown() -> None:
-    """Not even one of the wrong type, or under a name with a mistake in it: its type is."""
+    """Not even one of the wrong type or under a misspelled name: only its type is shown."""
     with pytest.raises(ConfigurationError, match=r"client_options\['sasl_plain_pasword'\]=<str>"):
         consumer({"sasl_plain_pasword": "secret"})
     with pytest.raises(ConfigurationError, match=r"client_options\['sasl_plain_password'\]=<bytes>") as error:
@@ -136,8 +136,8 @@ def test_a_password_is_never_shown() -> None:
 
 
 def test_wrong_options_of_the_consumer_are_not_blamed_on_the_producer() -> None:
-    """What the producer takes over from the consumer's options is named as the consumer's, with a producer of its own
-    settings as well."""
+    """Options that the producer takes from the consumer are reported as the consumer's, even if the producer has
+    options of its own."""
     with pytest.raises(ConfigurationError, match=r"^client_options\['security_protocol'\]"):
         ProducerSettings(
             "host:9092",
@@ -170,7 +170,7 @@ def test_right_values_are_taken(options: dict[str, object]) -> None:
 
 
 def test_a_producer_may_need_less_than_its_consumer() -> None:
-    """Options of both are looked at together: what the producer sets itself replaces what it would have taken over."""
+    """The options are checked after merging: the producer's own replace the consumer's."""
     consumer({"security_protocol": "SSL", "ssl_context": TLS}, {"security_protocol": "PLAINTEXT"})
     consumer({"security_protocol": "PLAINTEXT", "ssl_context": TLS}, {"security_protocol": "SSL"})
     consumer({"security_protocol": "SSL", "ssl_context": TLS}, {"ssl_context": ssl.create_default_context()})

@@ -1,4 +1,4 @@
-"""What only AiokafkaProducer has: brokers that die or hang, lost identities, and its private accesses to aiokafka."""
+"""What only AiokafkaProducer has: brokers that die or hang, lost identities, and private accesses to aiokafka."""
 
 from __future__ import annotations
 
@@ -16,12 +16,11 @@ import pytest_asyncio
 from aiokafka.client import ConnectionGroup
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.protocol.produce import ProduceRequest, ProduceResponse_v2, ProduceResponse_v7
-from aiokafka.protocol.transaction import InitProducerIdRequest, InitProducerIdResponse_v0
-from aiokafka.record.default_records import DefaultRecordBatchBuilder
+from aiokafka.protocol.transaction import InitProducerIdRequest
 from typing_extensions import get_protocol_members
 
 from aioparallel.clients import AiokafkaProducer
-from aioparallel.clients.aiokafka import producer_internals
+from aioparallel.clients.aiokafka import internals
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue
@@ -37,19 +36,19 @@ from tests.support.waiting import until
 
 @pytest_asyncio.fixture
 async def cluster(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
-    """Apache Kafka, running again at the end whatever a test has done to it."""
+    """Apache Kafka, which runs again after each test."""
     async with serving(local_kafka) as opened:
         yield opened
 
 
 def queue_of(producer: AiokafkaProducer, topic: str, partition: int) -> PartitionQueue:
-    """What waits for one partition."""
+    """The queue of one partition."""
     return producer._partition_queues.topics[topic].queues[partition]
 
 
 @pytest.mark.real
 async def test_a_killed_broker_costs_nothing(mortal_kafka: LocalKafka) -> None:
-    """The broker is killed and started again amid a stream of outputs: each stands in its log once, in order."""
+    """The broker is killed and restarted during a stream of outputs. Each output is in its log once, in order."""
     async with serving(mortal_kafka) as cluster:
         await kill_amid_a_stream(cluster, mortal_kafka)
 
@@ -84,8 +83,8 @@ async def kill_and_restart(broker: LocalKafka, when: Callable[[], bool]) -> None
 
 @pytest.mark.real
 async def test_a_hanging_broker(cluster: AiokafkaCluster, local_kafka: LocalKafka) -> None:
-    """While the broker hangs outputs fail after the delivery timeout, one by one; younger ones are written once it
-    goes on, and what has failed does not stand behind them."""
+    """While the broker hangs, outputs fail after the delivery timeout, one by one. Younger ones are written once it
+    continues, and the failed ones are not."""
     topic = unique("topic")
     await cluster.create_topic(topic)
     sender = Sender(cluster.producer(delivery_timeout=4.0))
@@ -110,8 +109,8 @@ async def test_a_hanging_broker(cluster: AiokafkaCluster, local_kafka: LocalKafk
 
 @pytest.mark.real
 async def test_lost_numbers_are_replaced(cluster: AiokafkaCluster) -> None:
-    """When the broker does not accept our sequence numbers, a partition goes on with its next epoch; when it does not
-    accept the producer id, with a fresh one. The others keep theirs, and all may share a request."""
+    """If the broker refuses the sequence numbers, a partition continues with its next epoch; if it refuses the producer
+    id, with a new one. Other partitions keep theirs, and all may share a request."""
     topic = unique("topic")
     await cluster.create_topic(topic, 2)
     producer = cluster.producer()
@@ -137,7 +136,7 @@ async def test_lost_numbers_are_replaced(cluster: AiokafkaCluster) -> None:
 
 @pytest.mark.real
 async def test_batches_are_compressed(cluster: AiokafkaCluster) -> None:
-    """With each codec of aiokafka, and the outputs come back as they were."""
+    """With each codec of aiokafka; the outputs are read back unchanged."""
     for codec in ("gzip", "snappy", "lz4", "zstd"):
         topic = unique("topic")
         await cluster.create_topic(topic)
@@ -147,7 +146,8 @@ async def test_batches_are_compressed(cluster: AiokafkaCluster) -> None:
 
 
 async def test_what_cannot_be_written_fails_alone(cluster: AiokafkaCluster) -> None:
-    """Outputs above max_request_size, with wrong headers or a timestamp out of range fail at once, with the reason."""
+    """Outputs above max_request_size, with invalid headers or a timestamp out of range fail at once, with the
+    reason."""
     topic = unique("topic")
     await cluster.create_topic(topic)
     sender = Sender(cluster.producer(producer_options={"max_request_size": 1000}))
@@ -174,7 +174,7 @@ async def test_what_cannot_be_written_fails_alone(cluster: AiokafkaCluster) -> N
 
 
 async def test_a_partitioner_decides(cluster: AiokafkaCluster) -> None:
-    """It is asked with the key, all partitions and those with a leader; what it does wrong fails the output."""
+    """It is called with the key, all partitions and those with a leader. Its errors fail the output."""
     topic = unique("topic")
     await cluster.create_topic(topic, 3)
 
@@ -189,8 +189,8 @@ async def test_a_partitioner_decides(cluster: AiokafkaCluster) -> None:
     assert "ZeroDivisionError" in (await sender.failed(Outgoing(topic, b"value", b""))).reason
 
 
-async def test_lingering_waits_for_company(cluster: AiokafkaCluster) -> None:
-    """With linger_ms an idle producer waits that long before it sends, and what comes meanwhile goes along."""
+async def test_lingering_waits_for_more_outputs(cluster: AiokafkaCluster) -> None:
+    """With linger_ms an idle producer waits that long before it sends, and sends what arrived meanwhile as well."""
     topic = unique("topic")
     await cluster.create_topic(topic)
     producer = cluster.producer(producer_options={"linger_ms": 400})
@@ -208,7 +208,7 @@ async def test_lingering_waits_for_company(cluster: AiokafkaCluster) -> None:
 
 
 async def test_nothing_is_left_behind(cluster: AiokafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
-    """After stop() no task of ours is left; nothing was logged above INFO. Warnings are errors here."""
+    """After stop() no task is left, and nothing was logged above INFO. Warnings are errors here."""
     topic = unique("topic")
     await cluster.create_topic(topic)
     before = asyncio.all_tasks()
@@ -221,7 +221,7 @@ async def test_nothing_is_left_behind(cluster: AiokafkaCluster, caplog: pytest.L
 
 
 async def test_nothing_is_connected_before_it_is_used(cluster: AiokafkaCluster) -> None:
-    """Making a producer connects nothing, starts no task and no timer."""
+    """The constructor connects nothing, and starts no task and no timer."""
     before = asyncio.all_tasks()
     producer = cluster.producer()
     assert asyncio.all_tasks() == before
@@ -233,7 +233,7 @@ async def test_nothing_is_connected_before_it_is_used(cluster: AiokafkaCluster) 
 
 
 async def test_every_declared_member_exists(cluster: AiokafkaCluster) -> None:
-    """What ``producer_internals.py`` declares is there on live objects."""
+    """The connections of a producer have what ``internals.py`` declares."""
     producer = cluster.producer()
     await producer.start(10.0)
     brokers = producer._brokers
@@ -241,17 +241,9 @@ async def test_every_declared_member_exists(cluster: AiokafkaCluster) -> None:
     connections = brokers._connections
     assert connections is not None
     live = {
-        producer_internals.BatchBuilder: DefaultRecordBatchBuilder(
-            2, 0, is_transactional=0, producer_id=1, producer_epoch=0, base_sequence=0, batch_size=1000
-        ),
-        producer_internals.ProduceAnswer: ProduceResponse_v7(topics=[], throttle_time_ms=0),
-        producer_internals.ProducerCluster: connections.cluster,
-        producer_internals.ProducerConnections: connections,
-        producer_internals.ProducerIdAnswer: InitProducerIdResponse_v0(
-            throttle_time_ms=0, error_code=0, producer_id=1, producer_epoch=0
-        ),
+        internals.ClusterView: connections.cluster,
+        internals.Connections: connections,
     }
-    assert {getattr(producer_internals, name) for name in producer_internals.__all__} == set(live)
     for described, thing in live.items():
         assert [name for name in get_protocol_members(described) if not hasattr(thing, name)] == []
     sender = Sender(producer)
@@ -266,7 +258,7 @@ async def test_every_declared_member_exists(cluster: AiokafkaCluster) -> None:
 
 
 def test_requests_and_answers_are_as_used() -> None:
-    """The requests take our arguments; the first four fields of an answer are the ones we read."""
+    """The requests take the arguments. The first four fields of an answer are those that are read."""
     inspect.signature(ProduceRequest).bind(None, -1, 1000, [("topic", [(0, b"")])])
     inspect.signature(InitProducerIdRequest).bind(None, 1000)
     for response in (ProduceResponse_v2, ProduceResponse_v7):
@@ -275,7 +267,7 @@ def test_requests_and_answers_are_as_used() -> None:
 
 
 def test_codes_are_those_of_the_protocol() -> None:
-    """Where aiokafka knows a code by a class, it is the one we mean."""
+    """If aiokafka has a class for a code, it is the expected one."""
     names = {
         ErrorCode.MESSAGE_TOO_LARGE: kafka.MessageSizeTooLargeError,
         ErrorCode.INVALID_TOPIC_EXCEPTION: kafka.InvalidTopicError,
@@ -295,7 +287,7 @@ def test_codes_are_those_of_the_protocol() -> None:
 
 
 def test_metadata_listeners_are_called_within_the_update() -> None:
-    """aiokafka's update of the metadata calls its listeners, last."""
+    """aiokafka's metadata update calls its listeners, last."""
     tree = ast.parse(inspect.getsource(importlib.import_module("aiokafka.cluster")))
     updates = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef) and n.name == "update_metadata"]
     assert any("_listeners" in ast.unparse(node) for node in updates)

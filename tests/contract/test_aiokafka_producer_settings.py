@@ -1,4 +1,4 @@
-"""The options of AiokafkaProducer: what is refused, and what is taken over from the consumer's."""
+"""The options of AiokafkaProducer: which are refused, and which are taken from the consumer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from aioparallel.clients.aiokafka.connector import options_of
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.records.errors import ConfigurationError
 
@@ -45,7 +46,7 @@ def settings(
     ],
 )
 def test_wrong_options_are_named(name: str, value: object, advice: str) -> None:
-    """With the value found, and what to do."""
+    """With the value, and what to do."""
     with pytest.raises(ConfigurationError, match=re.escape(f"Producing client_options[{name!r}]={value!r}")) as error:
         settings({name: value})
     assert advice in str(error.value)
@@ -53,14 +54,15 @@ def test_wrong_options_are_named(name: str, value: object, advice: str) -> None:
 
 @pytest.mark.parametrize("timeout", [0, -1, float("nan"), float("inf")])
 def test_the_delivery_timeout_is_a_time(timeout: float) -> None:
-    """More than 0, and finite."""
+    """Above 0, and finite."""
     with pytest.raises(ConfigurationError, match="delivery_timeout"):
         settings(delivery_timeout=timeout)
 
 
-def test_connections_are_made_as_the_consumers() -> None:
-    """Login, client_id and timeouts are taken over, unless the producer's own say otherwise; the rest is ignored."""
-    taken = settings(
+async def test_connections_are_made_as_the_consumers() -> None:
+    """Login, client_id and timeouts are taken from the consumer unless the producer has its own; the rest is
+    ignored."""
+    built = settings(
         {"client_id": "mine"},
         {
             "client_id": "theirs",
@@ -70,18 +72,19 @@ def test_connections_are_made_as_the_consumers() -> None:
             "fetch_max_bytes": 5,
             "isolation_level": "read_committed",
         },
-    ).connection_options()
-    assert taken == {
+    ).build()
+    expected = {
         "client_id": "mine",
         "sasl_mechanism": "PLAIN",
         "sasl_plain_password": "secret",
         "sasl_plain_username": "alice",
         "security_protocol": "SASL_PLAINTEXT",
     }
+    assert expected.items() <= options_of(built).items()
 
 
 def test_a_request_waits_no_longer_than_a_delivery() -> None:
-    """The consumer's request timeout, and the default, are cut to the delivery timeout."""
+    """The consumer's request timeout, and the default, are limited to the delivery timeout."""
     assert settings(delivery_timeout=2.0).request_timeout == 2.0
     assert settings({}, {"request_timeout_ms": 40_000}, 5.0).request_timeout == 5.0
     assert settings({"request_timeout_ms": 1000}).request_timeout == 1.0

@@ -1,4 +1,4 @@
-"""AiokafkaProducer on an Apache Kafka that asks for logins and permissions, and would create topics by itself."""
+"""AiokafkaProducer on an Apache Kafka that requires logins and permissions, and creates topics automatically."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ pytestmark = pytest.mark.real
 
 
 class Login(Protocol):
-    """A new producer, logged in as the consumer is: by its client options."""
+    """A new producer, logged in with the consumer's client options."""
 
     def __call__(self, user: str, password: str | None = None, timeout: float = 20.0) -> AiokafkaProducer: ...
 
 
 @pytest_asyncio.fixture
 async def producer_of(strict: LocalKafka) -> AsyncIterator[Login]:
-    """They are stopped at the end."""
+    """Makes producers, which are stopped at the end."""
     made: list[AiokafkaProducer] = []
 
     def make(user: str, password: str | None = None, timeout: float = 20.0) -> AiokafkaProducer:
@@ -51,8 +51,8 @@ async def producer_of(strict: LocalKafka) -> AsyncIterator[Login]:
 
 
 async def test_a_wrong_password(producer_of: Login) -> None:
-    """start() raises AuthenticationFailed at once; what is sent waits for the right one until delivery_timeout, for it
-    may be changing just now; problems() says so."""
+    """start() raises AuthenticationFailed at once. Outputs wait until delivery_timeout, because the password may be
+    changing; problems() reports it."""
     began = time.monotonic()
     producer = producer_of("alice", "wrong", 2.0)
     with pytest.raises(AuthenticationFailed):
@@ -65,7 +65,7 @@ async def test_a_wrong_password(producer_of: Login) -> None:
 
 
 async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_of: Login) -> None:
-    """What a user is not allowed fails for good, naming the permission; what it is allowed is written."""
+    """Unauthorised outputs fail permanently, and the error names the permission. Authorised ones are written."""
     writable, visible, hidden = (unique("topic") for _ in range(3))
     for name in (writable, visible, hidden):
         await admin.create_topic(name)
@@ -91,7 +91,7 @@ async def test_permissions_are_named(strict: LocalKafka, admin: Admin, producer_
 
 
 async def test_no_topic_is_created(admin: Admin, producer_of: Login) -> None:
-    """A broker that creates topics by itself is asked not to."""
+    """Requests tell a broker that creates topics automatically not to."""
     topic = unique("topic")
     await admin.create_topic(topic, 1)
     producer = producer_of("admin", timeout=4.0)  # so long is the topic waited for

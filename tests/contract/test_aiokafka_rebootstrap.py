@@ -1,5 +1,5 @@
-"""What a client does where its brokers are gone, hang, send it away, or where others have got their addresses: with
-real connections, and servers that say of a cluster what a test lets them say."""
+"""A client whose brokers are gone, hang, send it away, or lost their addresses to others; with real connections, and
+servers that report the cluster that a test sets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aiokafka.protocol.metadata import MetadataResponse_v5
 from aioparallel.clients.aiokafka import metadata_updates
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.metadata_messages import Metadata, _MetadataResponse_v13
+from aioparallel.clients.aiokafka.metadata_messages import Metadata, _Metadata_v13
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClusterChanged, ConfigurationError
 from tests.support.clusters.aiokafka_member import unique
@@ -30,7 +30,7 @@ WITHIN = 10.0
 
 
 class Server:
-    """Says that the cluster has these ``brokers``: addresses by number. ``newest``: version of metadata."""
+    """Reports these ``brokers``: addresses by number. ``newest``: version of metadata."""
 
     def __init__(self, newest: int = 13, host: str = "127.0.0.1") -> None:
         self.newest = newest
@@ -56,7 +56,7 @@ class Server:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """Nothing is there any more."""
+        """Stop listening and close all connections."""
         if self._server is not None:
             self._server.close()
         for writer in list(self.open):
@@ -89,11 +89,13 @@ class Server:
         if version < 13:
             return cast("bytes", MetadataResponse_v5(0, brokers, self.cluster_id, 1, []).encode())
         flexible: list[object] = [(*broker, {}) for broker in brokers]
-        return b"\0" + cast("bytes", _MetadataResponse_v13(0, flexible, self.cluster_id, 1, [], self.code, {}).encode())
+        return b"\0" + cast(
+            "bytes", _Metadata_v13.RESPONSE_TYPE(0, flexible, self.cluster_id, 1, [], self.code, {}).encode()
+        )
 
 
 class Stage:
-    """A client that has begun at a door, which is no broker, and knows broker 1."""
+    """A client that has bootstrapped from a server that is no broker ("door"), and knows broker 1."""
 
     def __init__(self) -> None:
         self.door, self.old, self.new = Server(), Server(), Server()
@@ -116,15 +118,15 @@ class Stage:
         assert (await self.client._get_conn(1) is not None) is is_reached
 
     async def updated(self) -> bool:
-        """Whether an update of the metadata got an answer."""
+        """Whether a metadata update got an answer."""
         return bool(await self.client.force_metadata_update())
 
     def port_of(self, node: int) -> int:
-        """Where the metadata has it."""
+        """The node's port in the metadata."""
         return int(self.client.cluster.broker_metadata(node).port)
 
     async def moved(self) -> float:
-        """Until a connection to broker 1 leads to the new place; seconds."""
+        """Wait until a connection to broker 1 leads to the new place. Returns seconds."""
         time = asyncio.get_running_loop().time
         began = time()
         async with asyncio.timeout(DEADLINE):
@@ -155,7 +157,7 @@ async def stage(request: pytest.FixtureRequest) -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("newest", [13, 5])
 async def test_brokers_that_are_gone(stage: Stage, newest: int, caplog: pytest.LogCaptureFixture) -> None:
-    """The configured address is asked at once, and what was connected to the place before is not used any more."""
+    """The configured address is queried at once, and connections to the old place are no longer used."""
     stage.door.newest = stage.old.newest = stage.new.newest = newest
     await stage.begin()
     await stage.old.stop()
@@ -165,8 +167,7 @@ async def test_brokers_that_are_gone(stage: Stage, newest: int, caplog: pytest.L
 
 
 async def test_brokers_that_hang(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They get some seconds; then the configured address is asked beside them. What waits for an answer from the place
-    before hears at once that there will be none."""
+    """After some seconds the configured address is queried as well. A request to the old place fails at once."""
     assert metadata_updates._KNOWN_FIRST < WITHIN
     monkeypatch.setattr(metadata_updates, "_KNOWN_FIRST", 0.2)
     await stage.begin()
@@ -181,8 +182,8 @@ async def test_brokers_that_hang(stage: Stage, monkeypatch: pytest.MonkeyPatch) 
 
 
 async def test_a_broker_that_sends_away(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """REBOOTSTRAP_REQUIRED: all connections are dropped, and the configured address is asked; who has sent away is left
-    alone."""
+    """REBOOTSTRAP_REQUIRED: all connections are closed, and the configured address is queried. That broker is not asked
+    again."""
     await stage.begin()
     stage.old.code = ErrorCode.REBOOTSTRAP_REQUIRED
     stage.door.brokers = stage.new.brokers
@@ -197,7 +198,7 @@ async def test_a_broker_that_sends_away(stage: Stage, caplog: pytest.LogCaptureF
 
 
 async def test_no_metadata_for_too_long(stage: Stage, caplog: pytest.LogCaptureFixture) -> None:
-    """All connections are closed, although they look healthy, and the client begins again from its address."""
+    """All connections are closed, although they look healthy, and the client starts again from its address."""
     await stage.begin(rebootstrap_after=1.0)
     await stage.door.stop()
     stage.old.is_silent = True
@@ -216,7 +217,7 @@ async def test_no_metadata_for_too_long(stage: Stage, caplog: pytest.LogCaptureF
 
 
 async def test_names_are_resolved_anew(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At each attempt: a name that leads to another machine by now is followed."""
+    """At each attempt, so a name that now leads to another machine is followed."""
     if "uvloop" in type(asyncio.get_running_loop()).__module__:
         pytest.skip("uvloop resolves names outside of Python")
     name, leads_to, resolve = f"{unique('kafka')}.example", ["127.0.0.1"], socket.getaddrinfo
@@ -240,8 +241,8 @@ async def test_names_are_resolved_anew(stage: Stage, monkeypatch: pytest.MonkeyP
 
 
 async def test_one_address_that_another_cluster_has_got(stage: Stage) -> None:
-    """Of two brokers one is gone, and its address belongs to another cluster now: nothing but which one it is is asked
-    there, and everything goes on with the other broker."""
+    """One of two brokers is gone, and its address belongs to another cluster. That server gets only the request for its
+    cluster id, and the client continues with the other broker."""
     stage.door.brokers = stage.old.brokers = stage.new.brokers = {1: stage.old, 2: stage.new}
     await stage.begin()
     assert await stage.client._get_conn(2) is not None
@@ -262,7 +263,8 @@ async def test_one_address_that_another_cluster_has_got(stage: Stage) -> None:
 
 
 async def test_another_cluster_at_the_configured_address(stage: Stage) -> None:
-    """And nobody else: that is the end, with both ids; nothing is connected any more, and nothing is asked."""
+    """If nobody else answers, the client fails, with both cluster ids. It connects nowhere and requests nothing any
+    more."""
     await stage.begin()
     await stage.old.stop()
     stage.door.cluster_id = OTHER
@@ -282,7 +284,7 @@ async def test_another_cluster_at_the_configured_address(stage: Stage) -> None:
 async def test_another_cluster_at_the_configured_address_while_ours_is_slow(
     stage: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as a broker of ours answers, who is behind the configured address is of no importance."""
+    """As long as a broker of the right cluster answers, the server at the configured address does not matter."""
     monkeypatch.setattr(metadata_updates, "_KNOWN_FIRST", 0.05)
     await stage.begin()
     stage.door.cluster_id = OTHER
@@ -294,7 +296,7 @@ async def test_another_cluster_at_the_configured_address_while_ours_is_slow(
 
 @pytest.mark.parametrize("value", [999, "5", None, True])
 async def test_how_long_is_too_long(value: object) -> None:
-    """A second at least; the option has the name that Kafka has for it, and is checked at once."""
+    """At least a second. The option has Kafka's name, and is checked at construction."""
     from aioparallel.clients import AiokafkaClient, AiokafkaProducer  # noqa: PLC0415
 
     options: Any = {"metadata_recovery_rebootstrap_trigger_ms": value}

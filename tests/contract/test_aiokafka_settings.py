@@ -1,4 +1,4 @@
-"""The options of AiokafkaClient: what is refused, and what aiokafka gets."""
+"""The options of AiokafkaClient: which are refused, and what aiokafka gets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def client(**options: object) -> AiokafkaClient:
 
 
 async def built(**options: object) -> Consumer:
-    """What they make of the consumer; closed, as it has nothing open."""
+    """The consumer that is made with these options, closed."""
     consumer = client(**options)._settings.build()
     await close(consumer, 1.0)
     return consumer
@@ -57,14 +57,14 @@ async def built(**options: object) -> Consumer:
     ],
 )
 def test_an_option_that_is_not_the_users_is_refused_by_name(option: str, value: object, advice: str) -> None:
-    """Before anything connects, with what to use instead."""
+    """Before anything connects; the message says what to use instead."""
     pattern = advice if ".*" in advice else re.escape(advice)
     with pytest.raises(ConfigurationError, match=rf"client_options\['{option}'\].*{pattern}"):
         client(**{option: value})
 
 
 def test_durations_must_fit_together() -> None:
-    """A heartbeat that comes after the session's end, or no time at all, is refused."""
+    """A heartbeat after the session's end, or a duration of 0, is refused."""
     with pytest.raises(ConfigurationError, match=r"heartbeat_interval=5: less than session_timeout=5 s"):
         AiokafkaClient("127.0.0.1:1", "group", session_timeout=5, heartbeat_interval=5)
     with pytest.raises(ConfigurationError, match="rebalance_timeout=0"):
@@ -73,13 +73,13 @@ def test_durations_must_fit_together() -> None:
 
 @pytest.mark.parametrize("servers", ["", "host:port", "host:1,:2", "http://host:9092", "host:1,https://host"])
 def test_bootstrap_servers_must_be_hosts_and_ports(servers: str) -> None:
-    """A wrong list is named before anything connects."""
+    """An invalid list is reported before anything connects."""
     with pytest.raises(ConfigurationError, match=f"bootstrap_servers='{servers}'"):
         AiokafkaClient(servers, "group")
 
 
 async def test_what_aiokafka_gets() -> None:
-    """Milliseconds of our seconds, no commits or resets of its own, short waits at the broker, one assignor."""
+    """Durations in milliseconds, no automatic commits or resets, short waits at the broker, one assignor."""
     consumer = AiokafkaClient(
         "127.0.0.1:1", "group", session_timeout=7.5, heartbeat_interval=0.25, rebalance_timeout=90
     )._settings.build()
@@ -97,7 +97,7 @@ async def test_what_aiokafka_gets() -> None:
 
 
 async def test_a_fetch_wait_of_the_users_own_is_kept() -> None:
-    """Then aiokafka's own pace between fetches is kept as well."""
+    """Then aiokafka's delay between fetches is kept as well."""
     consumer = await built(fetch_max_wait_ms=500)
     assert fetch_settings(consumer)["fetch_max_wait_ms"] == 500
     assert client(fetch_max_wait_ms=500)._settings.prefetch_backoff is None
@@ -105,7 +105,7 @@ async def test_a_fetch_wait_of_the_users_own_is_kept() -> None:
 
 
 async def test_each_consumer_has_a_sticky_assignor_of_its_own() -> None:
-    """aiokafka keeps a member's partitions on the class: one class for two members would mix them up."""
+    """aiokafka keeps a member's partitions on the class, so one class for two members would mix them up."""
     settings = [coordinator_settings(await built(**{OPTION: [StickyPartitionAssignor]})) for _ in range(2)]
     one, two = (cast("tuple[type[StickyPartitionAssignor]]", made[OPTION])[0] for made in settings)
     assert issubclass(one, StickyPartitionAssignor)

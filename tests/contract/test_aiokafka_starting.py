@@ -1,4 +1,4 @@
-"""Starting and stopping: bounded whatever the broker does, and nothing left open. Warnings are errors here."""
+"""Starting and stopping: in time whatever the broker does, and nothing is left open. Warnings are errors here."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def kafka(local_kafka: LocalKafka) -> AsyncIterator[AiokafkaCluster]:
 
 @pytest_asyncio.fixture
 async def silent() -> AsyncIterator[str]:
-    """An address that takes connections and never says anything."""
+    """An address that accepts connections and sends nothing."""
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
@@ -45,17 +45,17 @@ async def silent() -> AsyncIterator[str]:
 
 @pytest.fixture(autouse=True)
 def nothing_left_open() -> None:
-    """After each test what it has dropped is collected, so that a warning about it comes up in it."""
+    """Collect garbage after each test, so that a warning about an unclosed object belongs to its test."""
     gc.collect()
 
 
 def others() -> set[asyncio.Task[object]]:
-    """The tasks besides this one."""
+    """All tasks but this one."""
     return {task for task in asyncio.all_tasks() if task is not asyncio.current_task()}
 
 
-async def test_a_broker_that_says_nothing_is_unreachable(silent: str) -> None:
-    """A connection alone is no answer; the time is kept and no task remains."""
+async def test_a_silent_broker_is_unreachable(silent: str) -> None:
+    """A connection alone is no answer. The timeout is kept, and no task remains."""
     client, before, began = AiokafkaClient(silent, "group"), others(), time.monotonic()
     with pytest.raises(BrokerUnreachable, match=rf"no Kafka broker answered at {silent} within 0.5 s"):
         await client.start(0.5)
@@ -71,7 +71,7 @@ async def test_the_reason_is_in_the_message() -> None:
 
 
 async def test_one_answering_server_is_enough(silent: str, embedded_broker: EmbeddedBroker) -> None:
-    """The others in the list are not waited for, whether they hang or refuse."""
+    """The other servers, which hang or refuse, are not waited for."""
     servers = f"{silent},127.0.0.1:1,{embedded_broker.bootstrap_servers}"
     client, began = AiokafkaClient(servers, unique("group")), time.monotonic()
     await client.start(60.0)
@@ -80,7 +80,7 @@ async def test_one_answering_server_is_enough(silent: str, embedded_broker: Embe
 
 
 async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
-    """Containers start in any order: the client tries until its time is up."""
+    """Containers start in any order, so the client retries until its timeout."""
     with EmbeddedBroker() as broker:
         broker.stop_broker()
         client = AiokafkaClient(broker.bootstrap_servers, unique("group"))
@@ -91,10 +91,11 @@ async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
         await client.stop(5.0)
 
 
-async def test_a_broker_that_is_away_is_told_now_and_then(
+async def test_an_unreachable_broker_is_logged_occasionally(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With its address, and since when. Metadata is asked for ten times a second: the log is not to be full of that."""
+    """With its address and the time since the last metadata. Metadata is requested ten times a second, but not logged
+    as often."""
     monkeypatch.setattr(metadata_updates, "_LOG_INTERVAL", 1.0)
 
     def told() -> list[str]:
@@ -119,7 +120,7 @@ async def test_a_broker_that_is_away_is_told_now_and_then(
 
 
 async def test_a_cancelled_start_leaves_nothing_behind(silent: str) -> None:
-    """The caller's cancellation comes out, and the half-started consumer is closed."""
+    """The cancellation is raised, and the consumer that was being started is closed."""
     client, before = AiokafkaClient(silent, "group"), others()
     starting = asyncio.create_task(client.start(30.0))
     await until(lambda: len(others() - before) > 1, what="the first attempt")
@@ -152,7 +153,7 @@ async def test_stop_keeps_its_time_without_a_broker(mortal_kafka: LocalKafka, ha
 
 @pytest.mark.real
 async def test_a_cancelled_stop_still_closes_everything(kafka: AiokafkaCluster, local_kafka: LocalKafka) -> None:
-    """The cancellation comes out at once; what was open is cut off."""
+    """The cancellation is raised at once, and what was open is cut off."""
     topic = unique("topic")
     await kafka.create_topic(topic)
     member = Member(kafka.client(unique("group")))
@@ -171,7 +172,7 @@ async def test_a_cancelled_stop_still_closes_everything(kafka: AiokafkaCluster, 
 
 
 async def test_calls_out_of_order_say_so(embedded_broker: EmbeddedBroker) -> None:
-    """Before start and after stop there is no connection to ask; stop may be called at any time."""
+    """Before start and after stop there is no connection. stop may be called at any time."""
     client = AiokafkaClient(embedded_broker.bootstrap_servers, unique("group"))
     await client.stop(1.0)
     for _ in range(2):
@@ -189,10 +190,8 @@ async def test_calls_out_of_order_say_so(embedded_broker: EmbeddedBroker) -> Non
 
 
 @pytest.mark.real
-async def test_a_first_start_logs_nothing_that_frightens(
-    kafka: AiokafkaCluster, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A new group on a new topic, with a rebalance: nothing at WARNING or above, from anybody."""
+async def test_a_first_start_logs_no_warning(kafka: AiokafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+    """A new group on a new topic, with a rebalance, logs nothing at WARNING or above."""
     caplog.set_level(logging.INFO)
     topic, group = unique("topic"), unique("group")
     await kafka.create_topic(topic, 2)

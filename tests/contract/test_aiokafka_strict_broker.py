@@ -1,4 +1,5 @@
-"""An Apache Kafka set otherwise: it asks for logins and permissions, creates topics by itself, keeps short texts."""
+"""An Apache Kafka that requires logins and permissions, creates topics automatically, and accepts only short
+metadata."""
 
 from __future__ import annotations
 
@@ -30,14 +31,14 @@ pytestmark = pytest.mark.real
 
 @pytest_asyncio.fixture
 async def members(strict: LocalKafka) -> AsyncIterator[list[Member]]:
-    """Two members that are stopped at the end: of admin, and of alice."""
+    """Two members, of admin and of alice, which are stopped at the end."""
     made = [member(strict, "admin"), member(strict, "alice")]
     yield made
     await asyncio.gather(*(one.client.stop(5.0) for one in made))
 
 
 def member(strict: LocalKafka, user: str, **options: float) -> Member:
-    """A member of a group of its own, not started."""
+    """A member of its own group, not started."""
     return Member(
         AiokafkaClient(
             strict.bootstrap_servers,
@@ -49,8 +50,8 @@ def member(strict: LocalKafka, user: str, **options: float) -> Member:
     )
 
 
-async def test_a_wrong_password_is_told_at_once(strict: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
-    """Waiting does not mend it; the password is in no message."""
+async def test_a_wrong_password_is_reported_at_once(strict: LocalKafka, caplog: pytest.LogCaptureFixture) -> None:
+    """A retry would not help. No message contains the password."""
     caplog.set_level(logging.DEBUG)
     client, began = (
         AiokafkaClient(strict.bootstrap_servers, "group", client_options=login("alice", "wrong-secret")),
@@ -62,8 +63,8 @@ async def test_a_wrong_password_is_told_at_once(strict: LocalKafka, caplog: pyte
     assert "wrong-secret" not in str(failure.value) + caplog.text
 
 
-async def test_a_topic_one_may_not_see_does_not_exist(members: list[Member], admin: Admin) -> None:
-    """For the user it is not in the result; it is neither created nor an error."""
+async def test_a_topic_without_permission_does_not_exist(members: list[Member], admin: Admin) -> None:
+    """It is missing from the result, is not created, and is no error."""
     topic = unique("topic")
     await admin.create_topic(topic, 2)
     boss, alice = members
@@ -82,7 +83,7 @@ async def until_seen(one: Member, topic: str) -> None:
 async def test_a_group_that_is_refused_comes_out_of_fetch(
     strict: LocalKafka, members: list[Member], admin: Admin
 ) -> None:
-    """The join fails in the background; the waiting fetch says which group it is about."""
+    """The join fails in the background. The waiting fetch raises an error with the group's name."""
     topic = unique("topic")
     await admin.create_topic(topic, 1)
     allow(strict, ResourceType.TOPIC, topic, AclOperation.ALL)
@@ -101,7 +102,8 @@ async def test_a_group_that_is_refused_comes_out_of_fetch(
 async def test_a_topic_that_may_not_be_read_comes_out_of_fetch(
     strict: LocalKafka, members: list[Member], admin: Admin
 ) -> None:
-    """Describing it is enough to get it assigned; reading is refused by name. Committing is, too."""
+    """With the permission to describe it is assigned. Reading raises an error with its name, and committing is refused
+    as well."""
     topic, alice = unique("topic"), members[1]
     await admin.create_topic(topic, 1)
     allow(strict, ResourceType.TOPIC, topic, AclOperation.DESCRIBE)
@@ -116,7 +118,8 @@ async def test_a_topic_that_may_not_be_read_comes_out_of_fetch(
 
 
 async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> None:
-    """Not asking for its partitions, not subscribing to it; and one that is deleted under a member stays deleted."""
+    """Neither a request for its partitions nor a subscription creates it. A topic that is deleted under a member stays
+    deleted."""
     topic, missing, boss = unique("topic"), unique("missing"), members[0]
     await admin.create_topic(topic, 1)
     await boss.client.start(5.0)
@@ -136,8 +139,8 @@ async def test_nothing_creates_a_topic(members: list[Member], admin: Admin) -> N
     assert await fetch == []
 
 
-async def test_the_limit_of_this_broker_is_told_for_each_partition(members: list[Member], admin: Admin) -> None:
-    """Texts up to ``offset.metadata.max.bytes`` pass in the same request in which longer ones do not."""
+async def test_the_limit_of_this_broker_applies_to_each_partition(members: list[Member], admin: Admin) -> None:
+    """Metadata up to ``offset.metadata.max.bytes`` is accepted in the same request in which longer ones are refused."""
     topic, boss = unique("topic"), members[0]
     await admin.create_topic(topic, 2)
     await boss.client.start(5.0)
@@ -152,7 +155,7 @@ async def test_the_limit_of_this_broker_is_told_for_each_partition(members: list
 
 
 async def test_a_session_timeout_the_broker_refuses_is_explained(strict: LocalKafka, admin: Admin) -> None:
-    """The message names our option and the broker's limits."""
+    """The message names the option and the broker's limits."""
     topic = unique("topic")
     await admin.create_topic(topic, 1)
     short = member(strict, "admin", session_timeout=0.5)

@@ -1,4 +1,4 @@
-"""Committing: what is stored, and what is refused."""
+"""Commits: what is stored, and what is refused."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DENSE_TEXT = "".join(chr(0x0800 + number * 7919 % 0x8000) for number in range(40
 
 
 async def test_commits_come_back(cluster: Cluster, topic: str, member: Member) -> None:
-    """committed() tells offset and text of the last commit, and misses partitions without one."""
+    """committed() returns offset and metadata of the last commit, without partitions that have none."""
     await cluster.create_topic(topic, 3)
     first, second, third = (TopicPartition(topic, number) for number in range(3))
     await member.join([topic])
@@ -32,7 +32,7 @@ async def test_commits_come_back(cluster: Cluster, topic: str, member: Member) -
 
 
 async def test_text_of_every_kind_comes_back_unchanged(cluster: Cluster, topic: str, member: Member) -> None:
-    """4,096 characters of U+0800..U+87FF are stored as they are, through three bytes each."""
+    """4,096 characters of U+0800..U+87FF, of three bytes each, are stored unchanged."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await member.join([topic])
@@ -44,8 +44,8 @@ async def test_text_of_every_kind_comes_back_unchanged(cluster: Cluster, topic: 
 
 @pytest.mark.needs("metadata limit")
 async def test_text_too_long_is_refused_for_its_partition(cluster: Cluster, topic: str, member: Member) -> None:
-    """Text above the limit (4,096 UTF-16 characters) is METADATA_TOO_LARGE for that partition, and the others
-    of the same request are stored."""
+    """Metadata above the limit (4,096 UTF-16 characters) is METADATA_TOO_LARGE for that partition; the others of the
+    request are stored."""
     await cluster.create_topic(topic, 3)
     ascii_, astral, fine = (TopicPartition(topic, number) for number in range(3))
     await member.join([topic])
@@ -63,8 +63,8 @@ async def test_text_too_long_is_refused_for_its_partition(cluster: Cluster, topi
 
 
 async def test_an_old_generation_is_fenced(cluster: Cluster, topic: str, member: Member) -> None:
-    """A commit under another generation, or of an unknown member, is FENCED and changes nothing; the current
-    one still commits afterwards."""
+    """A commit with another generation, or of an unknown member, is FENCED and changes nothing. The current generation
+    can still commit."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await member.join([topic])
@@ -87,7 +87,7 @@ async def test_an_old_generation_is_fenced(cluster: Cluster, topic: str, member:
 
 
 async def test_commits_do_not_disturb_fetching(cluster: Cluster, topic: str, member: Member) -> None:
-    """A fetch that waits goes on waiting while commits come and go."""
+    """A waiting fetch continues to wait during commits."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await member.join([topic])
@@ -105,8 +105,8 @@ async def test_commits_do_not_disturb_fetching(cluster: Cluster, topic: str, mem
 async def test_a_fenced_member_learns_of_it_at_once_and_joins_again(
     cluster: Cluster, topic: str, group_id: str
 ) -> None:
-    """A commit refused under the member's own generation is as good as a heartbeat that says so: everything held is
-    lost, long before its next heartbeat is due, and the member joins anew."""
+    """A commit refused under the member's own generation has the effect of a refused heartbeat: all partitions are
+    lost, long before the next heartbeat, and the member joins again."""
     await cluster.create_topic(topic)
     partition, deadline = TopicPartition(topic, 0), cluster.timing.deadline
     client = cluster.client(group_id, session_timeout=6, heartbeat_interval=4)

@@ -1,4 +1,4 @@
-"""What a client hears of its cluster, and what it says of that."""
+"""What a client knows of its cluster, and reports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ RECENT = 6.0
 """Seconds: of a broker that answers, with a busy machine beside it."""
 
 
-async def test_who_answers_is_told(cluster: Cluster, topic: str, member: Member) -> None:
-    """A broker with an address that owes nothing for long, and when it answered what; all have a leader."""
+async def test_answers_are_reported(cluster: Cluster, topic: str, member: Member) -> None:
+    """A broker has an address, owes no answer for long, and has the time of each kind of answer. All partitions have a
+    leader."""
     await cluster.create_topic(topic, 2)
     await cluster.produce(topic, [Produced(b"x")] * 5)
     await member.join([topic])
@@ -30,9 +31,8 @@ async def test_who_answers_is_told(cluster: Cluster, topic: str, member: Member)
     assert any(one.answered is not None and one.answered < RECENT for one in contact.brokers)
 
 
-async def test_the_end_is_heard_of_though_nothing_is_taken(cluster: Cluster, topic: str, member: Member) -> None:
-    """Without a quota nothing is fetched any more once there is something: the end of the log is told all the same,
-    and how old that is."""
+async def test_the_end_is_known_although_nothing_is_taken(cluster: Cluster, topic: str, member: Member) -> None:
+    """Without a quota, nothing is fetched once there is data. Still the end of the log is reported, with its age."""
     await cluster.create_topic(topic, 1)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, [Produced(b"x")] * 5)
@@ -47,8 +47,8 @@ async def test_the_end_is_heard_of_though_nothing_is_taken(cluster: Cluster, top
     assert since < RECENT
 
 
-async def test_before_and_after_nothing_is_heard(cluster: Cluster, group_id: str) -> None:
-    """No broker was asked, or nobody is there to hear."""
+async def test_nothing_is_known_before_start_and_after_stop(cluster: Cluster, group_id: str) -> None:
+    """Before start and after stop there is nothing to report."""
     client = cluster.client(group_id)
     assert client.contact().fetch is None
     await client.start(cluster.timing.deadline)

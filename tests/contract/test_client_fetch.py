@@ -26,7 +26,7 @@ def numbers(count: int, start: int = 0) -> list[bytes | None]:
 
 
 async def test_a_record_arrives_as_it_was_produced(cluster: Cluster, topic: str, member: Member) -> None:
-    """Key, value, headers, timestamp and place are what was produced; None stays None, empty stays empty."""
+    """Key, value, headers, timestamp and position are as produced. None stays None, empty stays empty."""
     await cluster.create_topic(topic)
     now = int(time.time() * 1000) - 5_000
     full = Produced(b"value \xff", b"key \x00", (("trace", b"\x01"), ("trace", b""), ("none", None)), now)
@@ -42,7 +42,7 @@ async def test_a_record_arrives_as_it_was_produced(cluster: Cluster, topic: str,
 
 
 async def test_quotas_bound_each_fetch(cluster: Cluster, topic: str, member: Member) -> None:
-    """A fetch brings at most the quota of each partition, in order, and next_offset is right behind."""
+    """A fetch returns at most the quota of each partition, in order, and next_offset is just after them."""
     await cluster.create_topic(topic, 2)
     left, right = (TopicPartition(topic, number) for number in range(2))
     await cluster.produce(topic, numbered(50), partition=0)
@@ -58,7 +58,7 @@ async def test_quotas_bound_each_fetch(cluster: Cluster, topic: str, member: Mem
 
 
 async def test_a_fetch_takes_no_more_than_most_in_all(cluster: Cluster, topic: str, member: Member) -> None:
-    """With a bound for all partitions together each of them has its turn within a few fetches, and nothing is lost."""
+    """With a limit for all partitions together, each has its turn within a few fetches, and nothing is lost."""
     await cluster.create_topic(topic, 4)
     for number in range(4):
         await cluster.produce(topic, [Produced(b"%d" % i) for i in range(6)], number)
@@ -78,7 +78,7 @@ async def test_a_fetch_takes_no_more_than_most_in_all(cluster: Cluster, topic: s
 
 
 async def test_nothing_is_fetched_before_seek(cluster: Cluster, topic: str, member: Member) -> None:
-    """A partition that was assigned and not sought brings nothing, while another one does."""
+    """An assigned partition without a seek returns nothing, while another one does."""
     await cluster.create_topic(topic, 2)
     left, right = (TopicPartition(topic, number) for number in range(2))
     await cluster.produce(topic, numbered(5), partition=0)
@@ -95,7 +95,7 @@ async def test_nothing_is_fetched_before_seek(cluster: Cluster, topic: str, memb
 
 
 async def test_without_quota_nothing_is_lost(cluster: Cluster, topic: str, member: Member) -> None:
-    """Partitions left out, or given a quota of 0, keep all their records for later."""
+    """Partitions without a quota, or with 0, keep all their records for later."""
     await cluster.create_topic(topic, 3)
     first, second, third = (TopicPartition(topic, number) for number in range(3))
     for number in range(3):
@@ -121,7 +121,7 @@ async def test_foreign_partitions_are_ignored(cluster: Cluster, topic: str, memb
 
 
 async def test_seek_goes_back_and_forth(cluster: Cluster, topic: str, member: Member) -> None:
-    """After seek() the next records are those from that offset on, whatever was fetched before."""
+    """After seek() the next records begin at that offset, whatever was fetched before."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, numbered(20))
@@ -137,7 +137,7 @@ async def test_seek_goes_back_and_forth(cluster: Cluster, topic: str, member: Me
 
 
 async def test_fetch_waits_for_records(cluster: Cluster, topic: str, member: Member) -> None:
-    """With nothing there fetch() waits, and brings what comes."""
+    """Without data fetch() waits, and returns what arrives."""
     await cluster.create_topic(topic)
     await member.join([topic])
     member.seek_all()
@@ -149,7 +149,7 @@ async def test_fetch_waits_for_records(cluster: Cluster, topic: str, member: Mem
 
 
 async def test_seek_is_noticed_by_the_waiting_fetch(cluster: Cluster, topic: str, member: Member) -> None:
-    """A fetch that waits for a partition not sought yet brings its records once it is."""
+    """A fetch that waits for a partition without a position returns its records after seek()."""
     await cluster.create_topic(topic)
     await cluster.produce(topic, numbered(1))
     await member.join([topic])
@@ -161,7 +161,7 @@ async def test_seek_is_noticed_by_the_waiting_fetch(cluster: Cluster, topic: str
 
 
 async def test_fetch_with_no_quotas_waits_for_wake(cluster: Cluster, topic: str, member: Member) -> None:
-    """No quotas means nothing at all (not everything): the fetch waits until it is woken."""
+    """No quotas means no partitions (not all): the fetch waits until wake()."""
     await cluster.create_topic(topic)
     await cluster.produce(topic, numbered(3))
     await member.join([topic])
@@ -175,7 +175,7 @@ async def test_fetch_with_no_quotas_waits_for_wake(cluster: Cluster, topic: str,
 
 
 async def test_wake_ends_the_waiting_fetch(cluster: Cluster, topic: str, member: Member) -> None:
-    """wake() lets the waiting fetch return, empty; the one after that waits again."""
+    """wake() lets the waiting fetch return, empty. The next one waits again."""
     await cluster.create_topic(topic)
     await member.join([topic])
     member.seek_all()
@@ -188,7 +188,7 @@ async def test_wake_ends_the_waiting_fetch(cluster: Cluster, topic: str, member:
 
 
 async def test_wake_is_remembered_once(cluster: Cluster, topic: str, member: Member) -> None:
-    """Without a waiting fetch, wake() lets the next one return without waiting, and only that one."""
+    """Without a waiting fetch, wake() lets the next one, and only that one, return without waiting."""
     await cluster.create_topic(topic)
     await member.join([topic])
     member.seek_all()
@@ -223,7 +223,7 @@ async def test_a_cancelled_fetch_loses_nothing(cluster: Cluster, topic: str, mem
         assert kept == [value for block in range(number, 10, 2) for value in numbers(5, start=block * 5)]
 
 
-async def test_the_end_seen_is_told_without_asking(cluster: Cluster, topic: str, member: Member) -> None:
+async def test_the_end_seen_needs_no_request(cluster: Cluster, topic: str, member: Member) -> None:
     """end_offset_seen() is None before the first fetch, then at least the position, then the end."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
@@ -236,9 +236,9 @@ async def test_the_end_seen_is_told_without_asking(cluster: Cluster, topic: str,
 
 
 @pytest.mark.needs("truncation")
-async def test_a_position_outside_the_log_is_told_until_seek(cluster: Cluster, topic: str, member: Member) -> None:
-    """When the log no longer holds the position, fetch() raises OffsetOutOfRange, again and again, while other
-    partitions lose nothing; after seek() it goes on."""
+async def test_a_position_outside_the_log_is_an_error_until_seek(cluster: Cluster, topic: str, member: Member) -> None:
+    """If the log no longer contains the position, fetch() raises OffsetOutOfRange each time, while other partitions
+    lose nothing. After seek() it continues."""
     await cluster.create_topic(topic, 2)
     cut, whole = (TopicPartition(topic, number) for number in range(2))
     await cluster.produce(topic, numbered(10), partition=0)
@@ -260,7 +260,7 @@ async def test_a_position_outside_the_log_is_told_until_seek(cluster: Cluster, t
 
 @pytest.mark.needs("truncation")
 async def test_a_position_past_the_end_is_outside_too(cluster: Cluster, topic: str, member: Member) -> None:
-    """A position that the log does not hold yet (its tail was lost) raises OffsetOutOfRange as well."""
+    """A position beyond the end (the log lost its tail) raises OffsetOutOfRange as well."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, numbered(3))
@@ -278,7 +278,7 @@ async def test_a_position_past_the_end_is_outside_too(cluster: Cluster, topic: s
 async def test_compressed_batches_are_read(
     cluster: Cluster, topic: str, member: Member, compression: Compression
 ) -> None:
-    """Every codec of Kafka's producers is read without anything else to install."""
+    """Every codec of Kafka's producers is read without another package."""
     await cluster.create_topic(topic)
     produced = [Produced(b"x" * 500 + str(number).encode()) for number in range(20)]
     await cluster.produce(topic, produced, compression=compression)

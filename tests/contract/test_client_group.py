@@ -25,7 +25,7 @@ def partitions(topic: str, count: int) -> set[TopicPartition]:
 
 
 async def test_a_member_is_assigned_everything(cluster: Cluster, topic: str, member: Member) -> None:
-    """A lone member gets all partitions in one call, with a generation to commit under."""
+    """A single member gets all partitions in one call, with a generation for its commits."""
     await cluster.create_topic(topic, 4)
     await member.join([topic])
     assert member.events == [Event("assigned", frozenset(partitions(topic, 4)))]
@@ -35,8 +35,8 @@ async def test_a_member_is_assigned_everything(cluster: Cluster, topic: str, mem
 
 @pytest.mark.needs("pattern")
 async def test_a_pattern_takes_in_new_topics(cluster: Cluster, topic: str, member: Member) -> None:
-    """A pattern means topics whose whole name matches, also those created later; what was held can be committed
-    in revoked() meanwhile."""
+    """A pattern matches whole names, also of topics created later. In the meantime, revoked() can commit the previous
+    partitions."""
     results: list[object] = []
 
     async def commit(gone: frozenset[TopicPartition]) -> None:
@@ -55,8 +55,8 @@ async def test_a_pattern_takes_in_new_topics(cluster: Cluster, topic: str, membe
 
 @pytest.mark.needs("added partitions")
 async def test_added_partitions_are_assigned(cluster: Cluster, topic: str, member: Member) -> None:
-    """When a topic grows, the new partitions are assigned too, and can be read. What was revoked on the way
-    stands nowhere until it is sought again."""
+    """New partitions of a topic are assigned, and can be read. A partition that was revoked has no position until the
+    next seek."""
     await cluster.create_topic(topic, 1)
     old, new = TopicPartition(topic, 0), TopicPartition(topic, 2)
     await member.join([topic])
@@ -77,8 +77,8 @@ async def test_added_partitions_are_assigned(cluster: Cluster, topic: str, membe
 @pytest.mark.needs("several members")
 @both_protocols
 async def test_two_members_share(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
-    """When a second member joins, the first gives partitions away and can commit them in revoked(); each is
-    held by one of them, and the second sees the commit. Cooperatively the first keeps what stays."""
+    """When a second member joins, the first gives up partitions and can commit them in revoked(). Each is assigned to
+    one of them, and the second sees the commit. Cooperatively, the first keeps what stays."""
     await cluster.create_topic(topic, 4)
     every = partitions(topic, 4)
     first, second = (
@@ -112,8 +112,8 @@ async def test_two_members_share(cluster: Cluster, topic: str, group_id: str, co
 
 @pytest.mark.needs("cooperative", "several members")
 async def test_kept_partitions_are_read_through_a_rebalance(cluster: Cluster, topic: str, group_id: str) -> None:
-    """Cooperatively what a member keeps goes on being fetched from where it was, without another seek, and is
-    committed under the newest generation."""
+    """Cooperatively, kept partitions are fetched from their position without another seek, and committed under the
+    newest generation."""
     await cluster.create_topic(topic, 2)
     first, second = (Member(cluster.client(group_id, cooperative=True), cluster.timing.deadline) for _ in range(2))
     await first.join([topic])
@@ -157,9 +157,11 @@ async def test_leaving_gives_all_to_the_other(cluster: Cluster, topic: str, grou
 
 @pytest.mark.needs("eviction")
 @both_protocols
-async def test_a_lost_session_is_told_as_lost(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
-    """When the coordinator has forgotten the member, its commits are FENCED, lost() names what it held (and
-    revoked() is not called), and it joins again under a new generation."""
+async def test_a_lost_session_is_reported_as_lost(
+    cluster: Cluster, topic: str, group_id: str, cooperative: bool
+) -> None:
+    """When the coordinator has forgotten the member, its commits are FENCED, lost() is called with its partitions (and
+    revoked() is not), and it joins again under a new generation."""
     await cluster.create_topic(topic, 2)
     partition = TopicPartition(topic, 0)
     member = Member(cluster.client(group_id, cooperative=cooperative), cluster.timing.deadline)
@@ -184,7 +186,7 @@ async def test_a_lost_session_is_told_as_lost(cluster: Cluster, topic: str, grou
 async def test_nothing_is_fetched_again_before_seek(
     cluster: Cluster, topic: str, group_id: str, member: Member
 ) -> None:
-    """A partition that was lost and assigned again stands nowhere until it is sought again."""
+    """A partition that was lost and assigned again has no position until the next seek."""
     await cluster.create_topic(topic, 2)
     left, right = (TopicPartition(topic, number) for number in range(2))
     await member.join([topic])
@@ -205,9 +207,9 @@ async def test_nothing_is_fetched_again_before_seek(
 
 
 @pytest.mark.needs("several members")
-async def test_who_gives_away_too_slowly_is_fenced(cluster: Cluster, topic: str, group_id: str) -> None:
-    """revoked() may take until the rebalance timeout, with heartbeats running; a member that takes longer is
-    thrown out: the other gets everything, and what the slow one commits then is FENCED and changes nothing."""
+async def test_a_member_that_revokes_too_slowly_is_fenced(cluster: Cluster, topic: str, group_id: str) -> None:
+    """revoked() may take until the rebalance timeout, with heartbeats running. A member that takes longer is removed:
+    the other gets everything, and the slow one's commits are FENCED and change nothing."""
     await cluster.create_topic(topic, 2)
     every = partitions(topic, 2)
     slow, quick = (Member(cluster.client(group_id), cluster.timing.deadline) for _ in range(2))
@@ -236,7 +238,7 @@ async def test_who_gives_away_too_slowly_is_fenced(cluster: Cluster, topic: str,
 
 @pytest.mark.needs("several members")
 async def test_heartbeats_run_during_revoked(cluster: Cluster, topic: str, group_id: str) -> None:
-    """revoked() may take longer than the session timeout without the member being thrown out."""
+    """revoked() may take longer than the session timeout, and the member is not removed."""
     await cluster.create_topic(topic, 2)
     session = cluster.timing.session_timeout
     first, second = (
@@ -261,8 +263,8 @@ async def test_heartbeats_run_during_revoked(cluster: Cluster, topic: str, group
 @pytest.mark.needs("several members")
 @both_protocols
 async def test_members_come_and_go(cluster: Cluster, topic: str, group_id: str, cooperative: bool) -> None:
-    """However members come and go, in the end each partition is held once, and what the listeners heard adds
-    up (the members check it: nothing twice, nothing foreign, never two calls at a time)."""
+    """Whichever members join and leave, in the end each partition is assigned once. The members check the calls of
+    their listeners: no partition twice, none of others, never two calls at a time."""
     await cluster.create_topic(topic, 6)
     every = partitions(topic, 6)
     members: list[Member] = []

@@ -15,7 +15,7 @@ from tests.support.clusters.member import Member
 
 
 async def test_a_client_starts_and_stops(cluster: Cluster, group_id: str) -> None:
-    """start() and stop() return within their timeouts, and stop() may come again."""
+    """start() and stop() return within their timeouts, and stop() may be repeated."""
     client = cluster.client(group_id)
     async with asyncio.timeout(cluster.timing.deadline):
         await client.start(cluster.timing.deadline)
@@ -29,8 +29,8 @@ async def test_a_client_that_never_started_can_be_stopped(cluster: Cluster, grou
         await cluster.client(group_id).stop(cluster.timing.deadline)
 
 
-async def test_nobody_there_is_told_in_time(cluster: Cluster, group_id: str) -> None:
-    """start() at an address nobody listens at raises BrokerUnreachable within its timeout; stop() returns."""
+async def test_an_unreachable_cluster_is_reported_in_time(cluster: Cluster, group_id: str) -> None:
+    """start() at an address without a server raises BrokerUnreachable within its timeout; stop() returns."""
     client = cluster.unreachable_client(group_id)
     began = monotonic()
     with pytest.raises(BrokerUnreachable):
@@ -40,8 +40,8 @@ async def test_nobody_there_is_told_in_time(cluster: Cluster, group_id: str) -> 
 
 
 async def test_partitions_are_those_that_exist(cluster: Cluster, topic: str, group_id: str) -> None:
-    """partitions() names every partition of topics that exist, by name or by whole-name pattern; it misses
-    the others and does not create them."""
+    """partitions() returns every partition of existing topics, by name or by a pattern for the whole name. It leaves
+    out missing topics and does not create them."""
     await cluster.create_topic(topic, 3)
     client = cluster.client(group_id)
     await client.start(cluster.timing.deadline)
@@ -55,7 +55,7 @@ async def test_partitions_are_those_that_exist(cluster: Cluster, topic: str, gro
 
 
 async def test_stop_calls_no_listener(cluster: Cluster, topic: str, member: Member) -> None:
-    """What a member holds when it is stopped is neither revoked nor lost."""
+    """The partitions of a member that is stopped are neither revoked nor lost."""
     await cluster.create_topic(topic, 2)
     await member.join([topic])
     heard = list(member.events)
@@ -65,8 +65,8 @@ async def test_stop_calls_no_listener(cluster: Cluster, topic: str, member: Memb
 
 @pytest.mark.needs("several members")
 async def test_stopping_hands_over_at_once(cluster: Cluster, topic: str, group_id: str) -> None:
-    """stop() leaves the group: the next member gets everything although the session of the first would last
-    longer than the deadline."""
+    """stop() leaves the group: the next member gets everything, although the first one's session would last longer than
+    the deadline."""
     await cluster.create_topic(topic, 2)
     every = {TopicPartition(topic, 0), TopicPartition(topic, 1)}
     for _ in range(2):
@@ -78,7 +78,7 @@ async def test_stopping_hands_over_at_once(cluster: Cluster, topic: str, group_i
 
 
 async def test_a_fetch_that_waits_does_not_outlive_stop(cluster: Cluster, topic: str, member: Member) -> None:
-    """stop() returns although a fetch waits, and the fetch ends, whichever way."""
+    """stop() returns although a fetch waits, and the fetch ends in some way."""
     await cluster.create_topic(topic)
     await member.join([topic])
     member.seek_all()

@@ -11,7 +11,7 @@ from tests.support.clusters.cluster import Cluster, Produced
 
 
 async def test_beginning_and_end(cluster: Cluster, topic: str, group_id: str) -> None:
-    """The end is the offset that the next record gets; an empty log begins and ends at 0."""
+    """The end is the offset of the next record. An empty log begins and ends at 0."""
     await cluster.create_topic(topic, 2)
     full, empty = (TopicPartition(topic, number) for number in range(2))
     await cluster.produce(topic, [Produced(b"x")] * 7)
@@ -23,7 +23,7 @@ async def test_beginning_and_end(cluster: Cluster, topic: str, group_id: str) ->
 
 @pytest.mark.needs("truncation")
 async def test_the_beginning_moves(cluster: Cluster, topic: str, group_id: str) -> None:
-    """When old records are deleted the beginning is the first offset left, and the end stays."""
+    """When old records are deleted, the beginning is the first remaining offset, and the end stays."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, [Produced(b"x")] * 7)
@@ -36,7 +36,7 @@ async def test_the_beginning_moves(cluster: Cluster, topic: str, group_id: str) 
 
 @pytest.mark.needs("timestamps")
 async def test_offsets_for_times(cluster: Cluster, topic: str, group_id: str) -> None:
-    """The first offset at or after a time; None past the last record and in an empty log."""
+    """The first offset at or after a time; None after the last record and in an empty log."""
     await cluster.create_topic(topic, 2)
     full, empty = (TopicPartition(topic, number) for number in range(2))
     base = int(time.time() * 1000) - 60_000

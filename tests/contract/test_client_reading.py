@@ -1,4 +1,4 @@
-"""Reading partitions beside the group."""
+"""Reading partitions outside the group."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.clusters.cluster import Cluster, Produced
 async def all_of(
     cluster: Cluster, client: Client, spans: Mapping[TopicPartition, Span | list[Span]]
 ) -> tuple[dict[TopicPartition, list[bytes | None]], dict[TopicPartition, int]]:
-    """Values by partition, and the last position told of each."""
+    """Values by partition, and the last reported position of each."""
     values: dict[TopicPartition, list[bytes | None]] = {partition: [] for partition in spans}
     ends: dict[TopicPartition, int] = {}
     async with asyncio.timeout(cluster.timing.deadline), aclosing(client.read(spans)) as reads:
@@ -29,7 +29,7 @@ async def all_of(
 
 
 async def test_spans_are_read_to_their_ends(cluster: Cluster, topic: str, group_id: str) -> None:
-    """Of partitions that nobody is assigned: from the middle, to the middle, and nothing of an empty span."""
+    """Of unassigned partitions: from the middle, to the middle, and nothing of an empty span."""
     await cluster.create_topic(topic, 3)
     first, second, third = (TopicPartition(topic, number) for number in range(3))
     for number in range(3):
@@ -47,7 +47,7 @@ async def test_spans_are_read_to_their_ends(cluster: Cluster, topic: str, group_
 
 
 async def test_several_spans_of_a_partition(cluster: Cluster, topic: str, group_id: str) -> None:
-    """One after the other: near, far, empty, and side by side. The end that is told last is that of the last one."""
+    """One after the other: near, far, empty, and adjacent. The last reported end is that of the last span."""
     await cluster.create_topic(topic, 2)
     first, second = (TopicPartition(topic, number) for number in range(2))
     for number in range(2):
@@ -64,7 +64,7 @@ async def test_several_spans_of_a_partition(cluster: Cluster, topic: str, group_
 
 
 async def test_it_may_be_left_early_and_begun_again(cluster: Cluster, topic: str, group_id: str) -> None:
-    """Where it was left, by the position that was told."""
+    """From the last reported position."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, [Produced(b"%d" % index) for index in range(1_200)])
@@ -82,7 +82,7 @@ async def test_it_may_be_left_early_and_begun_again(cluster: Cluster, topic: str
 
 @pytest.mark.needs("truncation")
 async def test_what_retention_took_away_is_passed(cluster: Cluster, topic: str, group_id: str) -> None:
-    """The rest is read."""
+    """The remaining records are read."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, [Produced(b"%d" % index) for index in range(10)])
@@ -96,7 +96,7 @@ async def test_what_retention_took_away_is_passed(cluster: Cluster, topic: str, 
 
 @pytest.mark.needs("transactions")
 async def test_what_was_aborted_is_not_read(cluster: Cluster, topic: str, group_id: str) -> None:
-    """And the end behind it is reached."""
+    """And the end after it is reached."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, [Produced(b"before")])
@@ -112,7 +112,7 @@ async def test_what_was_aborted_is_not_read(cluster: Cluster, topic: str, group_
 
 @pytest.mark.needs("transactions")
 async def test_what_is_undecided_is_waited_for(cluster: Cluster, topic: str, group_id: str) -> None:
-    """A span that ends behind an open transaction is read to its end once that is decided."""
+    """A span that ends after an open transaction is read to its end when the transaction has ended."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, [Produced(b"before")])
@@ -131,8 +131,8 @@ async def test_what_is_undecided_is_waited_for(cluster: Cluster, topic: str, gro
 
 
 @pytest.mark.needs("compacted topics")
-async def test_the_cleanup_policy_is_told(cluster: Cluster, topic: str, group_id: str) -> None:
-    """Of a compacted topic, of another, and of one that does not exist."""
+async def test_the_cleanup_policy_is_returned(cluster: Cluster, topic: str, group_id: str) -> None:
+    """Of a compacted topic, of another one, and of a missing one."""
     await cluster.create_topic(topic)
     await cluster.create_topic(f"{topic}-compacted", compacted=True)
     client = cluster.client(group_id)
@@ -142,8 +142,8 @@ async def test_the_cleanup_policy_is_told(cluster: Cluster, topic: str, group_id
     assert await client.cleanup_policy(f"{topic}-missing", cluster.timing.deadline) in (None, "delete")
 
 
-async def test_nothing_is_said_where_the_policy_is_not_told(cluster: Cluster, topic: str, group_id: str) -> None:
-    """Whatever the cluster can do, it raises nothing."""
+async def test_a_cleanup_policy_that_is_not_available(cluster: Cluster, topic: str, group_id: str) -> None:
+    """Whatever the cluster supports, it raises nothing."""
     await cluster.create_topic(topic)
     client = cluster.client(group_id)
     await client.start(cluster.timing.deadline)

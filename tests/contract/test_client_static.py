@@ -1,4 +1,4 @@
-"""Static members: two with one ``group_instance_id``, and one that comes back under its own."""
+"""Static members: two with one ``group_instance_id``, and one that restarts with its own."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def static(cluster: Cluster, group_id: str, instance_id: str = "one", *, heartbe
 
 
 async def raises_fenced(member: Member, group_id: str) -> None:
-    """Its fetch tells."""
+    """Its fetch raises the error."""
 
     async def fetch_on() -> None:
         while True:
@@ -52,8 +52,8 @@ async def raises_fenced(member: Member, group_id: str) -> None:
     assert (raised.value.group_id, raised.value.instance_id) == (group_id, "one")
 
 
-async def test_the_heartbeat_tells_that_another_one_has_the_id(cluster: Cluster, topic: str, group_id: str) -> None:
-    """The second takes the first one's place, and the first ends: it neither commits nor joins again."""
+async def test_fenced_by_a_heartbeat(cluster: Cluster, topic: str, group_id: str) -> None:
+    """The second member replaces the first one, which ends: it neither commits nor joins again."""
     await cluster.create_topic(topic, 2)
     first, second = (static(cluster, group_id) for _ in range(2))
     await first.join([topic])
@@ -77,8 +77,8 @@ async def test_the_heartbeat_tells_that_another_one_has_the_id(cluster: Cluster,
     assert second.held == partitions(topic)
 
 
-async def test_a_commit_tells_it_at_once(cluster: Cluster, topic: str, group_id: str) -> None:
-    """No heartbeat is waited for: when the commit has been answered, the listener has heard it."""
+async def test_fenced_by_a_commit_at_once(cluster: Cluster, topic: str, group_id: str) -> None:
+    """Without waiting for a heartbeat: when the commit is answered, the listener was called."""
     await cluster.create_topic(topic, 2)
     first, second = static(cluster, group_id, heartbeat=LONG), static(cluster, group_id)
     await first.join([topic])
@@ -93,8 +93,9 @@ async def test_a_commit_tells_it_at_once(cluster: Cluster, topic: str, group_id:
 
 
 @pytest.mark.needs("exactly once")
-async def test_a_commit_in_a_transaction_tells_it(cluster: Cluster, topic: str, group_id: str) -> None:
-    """TxnOffsetCommit names the instance id, and is refused for it; what its user then says ends the member at once."""
+async def test_fenced_by_a_commit_in_a_transaction(cluster: Cluster, topic: str, group_id: str) -> None:
+    """TxnOffsetCommit contains the instance id, and is refused because of it. The report of its caller ends the member
+    at once."""
     await cluster.create_topic(topic, 2)
     first, second = static(cluster, group_id, heartbeat=LONG), static(cluster, group_id)
     producer = cluster.transactional_producer(group_id, instance_id="one")
@@ -126,8 +127,8 @@ async def test_a_commit_in_a_transaction_tells_it(cluster: Cluster, topic: str, 
 
 
 @pytest.mark.needs("several members")
-async def test_a_join_tells_it(cluster: Cluster, topic: str, group_id: str) -> None:
-    """Who is giving its partitions away finds out when it joins again, at the latest; what it gives away ends as
+async def test_fenced_by_a_join(cluster: Cluster, topic: str, group_id: str) -> None:
+    """A member that gives up its partitions is fenced when it joins again, at the latest. These partitions end as
     revoked."""
     await cluster.create_topic(topic, 2)
     first, second, third = static(cluster, group_id), static(cluster, group_id), static(cluster, group_id, "other")
@@ -154,7 +155,7 @@ async def test_a_join_tells_it(cluster: Cluster, topic: str, group_id: str) -> N
 
 @pytest.mark.needs("several members")
 async def test_one_that_comes_back_has_its_partitions_again(cluster: Cluster, topic: str, group_id: str) -> None:
-    """The former one has ended: nobody is fenced, and the other member is not disturbed."""
+    """The former member has ended: nobody is fenced, and the other member is not disturbed."""
     await cluster.create_topic(topic, 2)
     first, again, other = static(cluster, group_id), static(cluster, group_id), static(cluster, group_id, "other")
     await first.join([topic])
@@ -174,8 +175,8 @@ async def test_one_that_comes_back_has_its_partitions_again(cluster: Cluster, to
 
 @pytest.mark.needs("eviction")
 async def test_a_lost_session_is_no_fenced_one(cluster: Cluster, topic: str, group_id: str) -> None:
-    """The group has forgotten the member, and nobody has its id: it joins as a new one. A late answer about the former
-    one says nothing about it."""
+    """The group has forgotten the member, and nobody else has its id, so it joins as a new one. A late answer for the
+    former member is ignored."""
     await cluster.create_topic(topic, 2)
     member = static(cluster, group_id)
     await member.join([topic])

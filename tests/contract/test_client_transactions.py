@@ -1,4 +1,4 @@
-"""Transactions, as both isolation levels see them."""
+"""Transactions under both isolation levels."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def committed_reader(cluster: Cluster, group_id: str) -> Member:
 
 
 async def test_aborted_records_are_passed_over(cluster: Cluster, topic: str, committed_reader: Member) -> None:
-    """read_committed sees what was committed, and next_offset passes aborted records and markers."""
+    """read_committed returns committed records, and next_offset passes aborted records and markers."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await (await cluster.open_transaction(topic, records(b"a", b"b"))).end(commit=True)
@@ -40,7 +40,7 @@ async def test_aborted_records_are_passed_over(cluster: Cluster, topic: str, com
 async def test_the_position_reaches_the_end_behind_aborted_ones(
     cluster: Cluster, topic: str, committed_reader: Member
 ) -> None:
-    """With nothing but aborted records left, next_offset still reaches the end: the lag can become 0."""
+    """If only aborted records are left, next_offset still reaches the end, so the lag can become 0."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, records(b"a", b"b"))
@@ -59,8 +59,8 @@ async def test_the_position_reaches_the_end_behind_aborted_ones(
 
 
 async def test_what_is_undecided_is_waited_for(cluster: Cluster, topic: str, committed_reader: Member) -> None:
-    """read_committed reads up to the first undecided record; that is its end offset too. When it is decided,
-    it goes on."""
+    """read_committed reads up to the first record of an open transaction; that is its end offset as well. When the
+    transaction ends, it continues."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await cluster.produce(topic, records(b"a"))
@@ -80,7 +80,7 @@ async def test_what_is_undecided_is_waited_for(cluster: Cluster, topic: str, com
 
 
 async def test_read_uncommitted_sees_all_but_markers(cluster: Cluster, topic: str, member: Member) -> None:
-    """read_uncommitted sees open, aborted and committed records at once, and passes the markers."""
+    """read_uncommitted returns open, aborted and committed records at once, and passes the markers."""
     await cluster.create_topic(topic)
     partition = TopicPartition(topic, 0)
     await (await cluster.open_transaction(topic, records(b"aborted"))).end(commit=False)

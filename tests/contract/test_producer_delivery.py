@@ -23,7 +23,7 @@ def sender(cluster: Cluster) -> Sender:
 
 
 async def test_every_part_of_an_output_arrives(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """Key, value, headers, partition and timestamp stand in the log as given, and where the callback says."""
+    """Key, value, headers, partition and timestamp are in the log as given, at the reported position."""
     await cluster.create_topic(topic, 3)
     outputs = [
         Outgoing(topic, b"value", b"key", (("name", b"text"), ("none", None)), 2, 1_700_000_000_000),
@@ -43,7 +43,7 @@ async def test_every_part_of_an_output_arrives(cluster: Cluster, topic: str, sen
 
 @pytest.mark.needs("timestamps")
 async def test_the_callback_knows_the_timestamp(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """It is the one in the log: the output's own, or else the time of sending."""
+    """It is the one in the log: the output's own, else the time of sending."""
     await cluster.create_topic(topic)
     before = time.time() * 1000
     places = await sender.written(Outgoing(topic, b"old", timestamp=1_700_000_000_000), Outgoing(topic, b"new"))
@@ -53,8 +53,8 @@ async def test_the_callback_knows_the_timestamp(cluster: Cluster, topic: str, se
 
 
 async def test_each_partition_keeps_the_order_of_the_calls(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """3,000 outputs in sends of different sizes, by key, by partition and without either: each stands in its log
-    once, and in each partition in the order in which they were sent."""
+    """3,000 outputs in sends of different sizes, by key, by partition and without either: each is in its log once, and
+    each partition has the order of sending."""
     await cluster.create_topic(topic, 4)
     waiting = []
     sent: list[Outgoing] = []
@@ -93,7 +93,7 @@ async def test_keys_go_where_all_producers_put_them(cluster: Cluster, topic: str
 
 
 async def test_outputs_without_a_key_use_all_partitions(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """Sent one after the other, they go round; together, they share batches."""
+    """Sent one after the other, they use the partitions in turn; sent together, they share batches."""
     await cluster.create_topic(topic, 3)
     one_by_one = [(await sender.written(Outgoing(topic, b"value")))[0].partition for _ in range(6)]
     assert sorted(one_by_one) == [0, 0, 1, 1, 2, 2]
@@ -102,7 +102,7 @@ async def test_outputs_without_a_key_use_all_partitions(cluster: Cluster, topic:
 
 
 async def test_one_send_to_several_topics(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """The outputs of one send may go to different topics; the callback comes once, for all of them."""
+    """The outputs of one send may have different topics. There is one callback for all of them."""
     names = [f"{topic}-{number}" for number in range(3)]
     for name in names:
         await cluster.create_topic(name)
@@ -112,7 +112,7 @@ async def test_one_send_to_several_topics(cluster: Cluster, topic: str, sender: 
 
 
 async def test_a_callback_may_send(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """A send from within a callback is taken, after what was sent before."""
+    """A send from a callback is accepted, after earlier outputs."""
     await cluster.create_topic(topic)
     ended: asyncio.Future[object] = asyncio.get_running_loop().create_future()
 
@@ -125,10 +125,10 @@ async def test_a_callback_may_send(cluster: Cluster, topic: str, sender: Sender)
     assert [record.value for record in await cluster.records(topic)] == [b"first", b"second"]
 
 
-async def test_a_callback_that_raises_disturbs_nobody(
+async def test_a_callback_that_raises_does_not_affect_others(
     cluster: Cluster, topic: str, sender: Sender, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others of its batch are told, and it is logged; the producer goes on."""
+    """The other outputs of its batch get their results, the error is logged, and the producer continues."""
     await cluster.create_topic(topic)
 
     def broken(result: object) -> None:
@@ -145,7 +145,7 @@ async def test_a_callback_that_raises_disturbs_nobody(
 
 @pytest.mark.needs("added partitions")
 async def test_added_partitions_are_used(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """Partitions added to a topic are found, by number at once and by key within the age of the metadata."""
+    """Partitions added to a topic are used: by number at once, and by key when the metadata is updated."""
     await cluster.create_topic(topic)
     await sender.written(Outgoing(topic, b"value"))
     await cluster.add_partitions(topic, 5)
@@ -155,7 +155,7 @@ async def test_added_partitions_are_used(cluster: Cluster, topic: str, sender: S
 
 @pytest.mark.needs("message limit")
 async def test_only_the_output_that_is_too_large_fails(cluster: Cluster, topic: str, sender: Sender) -> None:
-    """Among others, sent before, with and after it, and all of them arrive in order."""
+    """Others, sent before, with and after it, arrive in order."""
     await cluster.create_topic(topic)
     large = Outgoing(topic, bytes(1_500_000))
     waiting = [sender.send(Outgoing(topic, b"%d" % number)) for number in range(100)]

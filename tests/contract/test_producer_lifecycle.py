@@ -14,7 +14,7 @@ from tests.support.clusters.sender import Sender
 
 
 async def test_it_starts_and_stops(cluster: Cluster) -> None:
-    """start() and stop() return in time; stop() may come again, and without a start()."""
+    """start() and stop() return in time. stop() may be repeated, also without start()."""
     producer = cluster.producer()
     async with asyncio.timeout(cluster.timing.deadline):
         await producer.start(cluster.timing.deadline)
@@ -24,7 +24,7 @@ async def test_it_starts_and_stops(cluster: Cluster) -> None:
 
 
 async def test_stopping_waits_for_what_is_outstanding(cluster: Cluster, topic: str) -> None:
-    """What was sent before stop() is written, within its timeout; a send after it fails, and may be tried elsewhere."""
+    """Outputs sent before stop() are written, within its timeout. A send after it fails as transient."""
     await cluster.create_topic(topic, 2)
     sender = Sender(cluster.producer())
     waiting = [sender.send(Outgoing(topic, b"%d" % number)) for number in range(500)]
@@ -37,7 +37,7 @@ async def test_stopping_waits_for_what_is_outstanding(cluster: Cluster, topic: s
 
 
 async def test_stopping_fails_what_cannot_be_delivered(cluster: Cluster, topic: str) -> None:
-    """At the end of its timeout stop() fails what is left, and returns within a second more."""
+    """After its timeout stop() fails the rest, and returns within another second."""
     sender = Sender(cluster.unreachable_producer(delivery_timeout=60.0))
     waiting = [sender.send(Outgoing(topic, b"value")) for _ in range(3)]
     began = monotonic()
@@ -52,8 +52,8 @@ async def test_stopping_fails_what_cannot_be_delivered(cluster: Cluster, topic: 
     assert sender.calls == [1, 1, 1]
 
 
-async def test_nobody_there_is_told_in_time(cluster: Cluster, topic: str) -> None:
-    """start() raises BrokerUnreachable; what is sent all the same fails after the delivery timeout, one by one."""
+async def test_an_unreachable_cluster_is_reported_in_time(cluster: Cluster, topic: str) -> None:
+    """start() raises BrokerUnreachable. Outputs sent nevertheless fail after the delivery timeout, one by one."""
     sender = Sender(cluster.unreachable_producer(delivery_timeout=2.0))
     began = monotonic()
     first = sender.send(Outgoing(topic, b"value"))
@@ -70,7 +70,7 @@ async def test_nobody_there_is_told_in_time(cluster: Cluster, topic: str) -> Non
 
 
 async def test_partitions_are_those_that_exist(cluster: Cluster, topic: str) -> None:
-    """partitions() names those of topics that exist, with or without start(), and creates none."""
+    """partitions() returns those of existing topics, with or without start(), and creates none."""
     await cluster.create_topic(topic, 3)
     producer = cluster.producer()
     every = {TopicPartition(topic, number) for number in range(3)}
@@ -79,8 +79,8 @@ async def test_partitions_are_those_that_exist(cluster: Cluster, topic: str) -> 
         assert await producer.partitions([f"{topic}-missing"], cluster.timing.deadline) == set()
 
 
-async def test_nobody_there_to_name_partitions(cluster: Cluster, topic: str) -> None:
-    """partitions() raises TimeoutError when nobody answers."""
+async def test_partitions_of_an_unreachable_cluster(cluster: Cluster, topic: str) -> None:
+    """partitions() raises TimeoutError if no broker answers."""
     began = monotonic()
     with pytest.raises(TimeoutError):
         await cluster.unreachable_producer(delivery_timeout=60.0).partitions([topic], 0.5)
@@ -88,8 +88,8 @@ async def test_nobody_there_to_name_partitions(cluster: Cluster, topic: str) -> 
 
 
 async def test_a_missing_topic_fails_alone(cluster: Cluster, topic: str) -> None:
-    """Outputs for a topic that does not exist fail within the delivery timeout, with advice; others are not held up,
-    and nothing is created."""
+    """Outputs for a missing topic fail within the delivery timeout, with advice. Others are not delayed, and no topic
+    is created."""
     await cluster.create_topic(topic)
     sender = Sender(cluster.producer(delivery_timeout=1.0 + cluster.timing.session_timeout))
     missing = sender.send(Outgoing(f"{topic}-missing", b"value"))
@@ -104,7 +104,7 @@ async def test_a_missing_topic_fails_alone(cluster: Cluster, topic: str) -> None
 
 
 async def test_a_missing_partition_fails_alone(cluster: Cluster, topic: str) -> None:
-    """Outputs for a partition that does not exist fail likewise, told how many there are."""
+    """Outputs for a missing partition fail as well, with the number of partitions."""
     await cluster.create_topic(topic, 2)
     sender = Sender(cluster.producer(delivery_timeout=1.0 + cluster.timing.session_timeout))
     missing = sender.send(Outgoing(topic, b"value", partition=7), Outgoing(topic, b"value", partition=0))
@@ -119,7 +119,7 @@ async def test_a_missing_partition_fails_alone(cluster: Cluster, topic: str) -> 
 
 
 async def test_a_topic_may_come_late(cluster: Cluster, topic: str) -> None:
-    """Outputs wait for a topic that is created meanwhile, in their order."""
+    """Outputs wait, in order, for a topic that is created meanwhile."""
     sender = Sender(cluster.producer())
     await sender.producer.start(cluster.timing.deadline)
     waiting = [sender.send(Outgoing(topic, b"%d" % number)) for number in range(5)]

@@ -1,4 +1,4 @@
-"""Apache Kafka and the in-memory broker answer the same batches in the same way, whatever numbers are in them."""
+"""Apache Kafka and the in-memory broker answer the same batches in the same way, whatever their numbers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ VALUE = b"x" * 100
 
 
 class Step(NamedTuple):
-    """A batch of so many records."""
+    """A batch with this number of records."""
 
     numbers: Numbers
     records: int
 
 
 class Said(NamedTuple):
-    """Kafka's error code, and the offset where there is none."""
+    """Kafka's error code, and the offset if there is none."""
 
     code: int
     offset: int
@@ -48,7 +48,7 @@ class Answer(Protocol):
 
 
 class Sender:
-    """Sends batches to partition 0 of one topic of a real broker, each as it is told."""
+    """Sends batches to partition 0 of one topic of a real broker, unchanged."""
 
     def __init__(self, client: AIOKafkaClient, topic: str) -> None:
         self.topic = topic
@@ -93,7 +93,7 @@ def memory(topic: str) -> InMemoryBroker:
 
 
 def say(broker: InMemoryBroker, topic: str, step: Step) -> Said:
-    """What the in-memory broker says."""
+    """The answer of the in-memory broker."""
     records = [Outgoing(topic, VALUE)] * step.records
     try:
         return Said(0, broker.produce(TopicPartition(topic, 0), records, size=100 * step.records, numbers=step.numbers))
@@ -102,7 +102,7 @@ def say(broker: InMemoryBroker, topic: str, step: Step) -> Said:
 
 
 def steps(seed: int) -> list[Step]:
-    """Some that are right, some that came before, some near the mark, of three producers; one is about to wrap."""
+    """Correct, repeated and slightly wrong numbers of three producers, one of which is about to wrap around."""
     rng = random.Random(seed)
     expected = {101: Numbers(101, 0, 0), 102: Numbers(102, 0, WRAP - 10), 103: Numbers(103, 5, 7)}
     made: list[Step] = []
@@ -128,8 +128,8 @@ def steps(seed: int) -> list[Step]:
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
 async def test_both_take_the_same_batches(sender: Sender, memory: InMemoryBroker, seed: int) -> None:
-    """In any order of numbers that are next, repeated, wrong, of an older or a newer epoch: the same offsets and the
-    same error codes, batch by batch (KIP-98, KIP-360)."""
+    """With numbers that are next, repeated, wrong, or of an older or newer epoch, in any order: the same offsets and
+    error codes for each batch (KIP-98, KIP-360)."""
     codes: set[int] = set()
     for number, step in enumerate(steps(seed)):
         real = await sender.send(step)
@@ -168,8 +168,7 @@ async def test_both_refuse_a_batch_that_they_have_written(
     change: Callable[[InMemoryBroker, str], None],
     code: ErrorCode,
 ) -> None:
-    """Once the topic does not take such batches any more, the same batch is refused when it comes again, though it
-    stands in the log."""
+    """When the topic no longer accepts such batches, a repetition is refused although the batch is in the log."""
     step = Step(Numbers(101, 0, 0), 2)
     assert say(memory, sender.topic, step) == await sender.send(step) == Said(0, 0)
     admin = AdminClient({"bootstrap.servers": local_kafka.bootstrap_servers})

@@ -1,8 +1,7 @@
-"""What coordinators answer a producer in transactions: the same on Apache Kafka and on the broker in memory.
+"""What coordinators answer to a transactional producer: the same on Apache Kafka and the in-memory broker.
 
-The machine of :mod:`aioparallel.persistence.transactions.machine` is built on these answers, and the courses in memory
-are worth as much as they are right.
-"""
+The machine of :mod:`aioparallel.persistence.transactions.machine` relies on these answers, and the simulated histories
+are valid only if they are correct."""
 
 from __future__ import annotations
 
@@ -39,7 +38,7 @@ NOBODY: Final = Generation(-1, "")
 
 
 class Output(PendingOutput):
-    """One that is waited for."""
+    """An output whose result is awaited."""
 
     __slots__ = ("ended",)
 
@@ -55,7 +54,7 @@ class Output(PendingOutput):
 
 
 class Transactor:
-    """A transactional producer as these tests drive it: it asks again while an answer says that this passes."""
+    """A transactional producer for these tests. It retries transient errors."""
 
     def __init__(self, producer: TransactionalProducer, topic: str) -> None:
         self.producer = producer
@@ -64,7 +63,7 @@ class Transactor:
         producer.on_broken = self.broken.append
 
     async def write(self, epoch: Epoch, value: bytes = b"v") -> Produced | ProduceFailed:
-        """Into the transaction of this epoch."""
+        """Send outputs within the transaction of this epoch."""
         self.producer.begin(epoch)
         output = Output(Outgoing(self.topic, value, b"k"))
         self.producer.send_all([output])
@@ -116,7 +115,7 @@ class Transactor:
 
 @pytest_asyncio.fixture
 async def transactor(cluster: Cluster, topic: str, group_id: str) -> AsyncIterator[Transactor]:
-    """Of a topic with one partition."""
+    """A producer, with a topic of one partition."""
     await cluster.create_topic(topic)
     producer = cluster.transactional_producer(group_id)
     producer.identify_as(f"id-{topic}")
@@ -125,12 +124,12 @@ async def transactor(cluster: Cluster, topic: str, group_id: str) -> AsyncIterat
 
 
 def after(epoch: Epoch, steps: int = 1) -> Epoch:
-    """So many epochs later."""
+    """The epoch this number of epochs later."""
     return Epoch(epoch.producer_id, epoch.number + steps)
 
 
 async def seen(cluster: Cluster, topic: str, group_id: str, position: int) -> list[bytes | None]:
-    """What a committed reader finds up to this position."""
+    """The records that a read_committed reader gets up to this position."""
     member = Member(cluster.client(f"{group_id}-reader", isolation_level="read_committed"), cluster.timing.deadline)
     await member.join([topic])
     member.seek_all()
@@ -141,7 +140,7 @@ async def seen(cluster: Cluster, topic: str, group_id: str, position: int) -> li
 async def test_outputs_and_offsets_are_there_together(
     cluster: Cluster, transactor: Transactor, topic: str, group_id: str
 ) -> None:
-    """Each end tells the next epoch. Until then the offset is not stable; aborted, it is as it was before."""
+    """Each end returns the next epoch. Until then the offset is not stable; after an abort it is unchanged."""
     first = await transactor.begun()
     assert isinstance(await transactor.write(first, b"1"), Produced)
     assert await transactor.offsets(first, 1, text="a map") == ErrorCode.NONE
@@ -162,8 +161,8 @@ async def test_outputs_and_offsets_are_there_together(
 
 @pytest.mark.parametrize("commit", [True, False])
 async def test_an_end_that_is_repeated_is_answered_the_same(transactor: Transactor, commit: bool) -> None:
-    """With the same epoch, and the other way it is refused; until the next transaction has begun, which is fenced from
-    all that comes late."""
+    """With the same epoch; the opposite decision is refused. When the next transaction has begun, late requests are
+    fenced."""
     first = await transactor.begun()
     await transactor.write(first)
     for _ in range(3):
@@ -175,7 +174,7 @@ async def test_an_end_that_is_repeated_is_answered_the_same(transactor: Transact
 
 
 async def test_one_in_which_nothing_was_done(transactor: Transactor) -> None:
-    """Cannot be committed; aborted, it takes an epoch. Offsets that were refused have begun it."""
+    """It cannot be committed; an abort returns an epoch. Refused offsets have begun a transaction."""
     first = await transactor.begun()
     assert (await transactor.end(first, commit=True)).code == ErrorCode.INVALID_TXN_STATE
     assert await transactor.end(first, commit=False) == Epochs(ErrorCode.NONE, after(first))
@@ -188,7 +187,7 @@ async def test_one_in_which_nothing_was_done(transactor: Transactor) -> None:
 
 
 async def test_an_id_that_is_initialised_anew(transactor: Transactor) -> None:
-    """By somebody else: what the one before asks is refused, and what it has open is aborted."""
+    """By another producer: requests of the first one are refused, and its open transaction is aborted."""
     first = await transactor.begun()
     await transactor.write(first)
     other = (await transactor.initialize()).epoch
@@ -203,8 +202,8 @@ async def test_an_id_that_is_initialised_anew(transactor: Transactor) -> None:
 
 
 async def test_an_id_that_is_initialised_by_its_owner(transactor: Transactor) -> None:
-    """With its own epoch it gets the next one, and what was open is aborted. Repeated with the epoch before, as one
-    who has not heard the answer, it gets the same again."""
+    """With its own epoch it gets the next one, and its open transaction is aborted. A repetition with the earlier
+    epoch, as after a lost answer, returns the same."""
     first = await transactor.begun()
     await transactor.write(first)
     second = await transactor.initialize(first)
@@ -216,7 +215,7 @@ async def test_an_id_that_is_initialised_by_its_owner(transactor: Transactor) ->
 
 
 async def test_one_that_the_brokers_have_ended(transactor: Transactor) -> None:
-    """Its time was over: it cannot be committed; aborting it is answered with the next epoch."""
+    """It has timed out: it cannot be committed, and an abort is answered with the next epoch."""
     epoch = (await transactor.initialize(timeout=1.0)).epoch
     assert epoch is not None
     await transactor.write(epoch)
@@ -233,12 +232,12 @@ async def test_one_that_the_brokers_have_ended(transactor: Transactor) -> None:
 
 
 async def test_a_time_out_that_brokers_do_not_take(transactor: Transactor) -> None:
-    """It is refused at once, by a code of its own."""
+    """It is refused at once, with a code of its own."""
     assert (await transactor.initialize(timeout=86_400.0)).code == ErrorCode.INVALID_TRANSACTION_TIMEOUT
 
 
 async def test_metadata_that_is_too_long(transactor: Transactor) -> None:
-    """4096 characters are taken, one more is not."""
+    """4096 characters are accepted, 4097 are not."""
     epoch = await transactor.begun()
     assert await transactor.offsets(epoch, 1, text="\u0800" * 4096) == ErrorCode.NONE
     assert await transactor.offsets(epoch, 2, text="x" * 4097) == ErrorCode.OFFSET_METADATA_TOO_LARGE

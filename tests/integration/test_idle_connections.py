@@ -11,6 +11,7 @@ from aiokafka.structs import BrokerMetadata
 
 from aioparallel import Outgoing
 from aioparallel.clients.aiokafka import produce_requests
+from aioparallel.clients.aiokafka.connector import cut_all
 from aioparallel.clients.aiokafka.producer import AiokafkaProducer
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
@@ -30,7 +31,7 @@ async def through(forwarder: Forwarder, producer: AiokafkaProducer, monkeypatch:
 
     monkeypatch.setattr(cluster, "broker_metadata", behind)
     for broker in cluster.brokers():
-        brokers._close_connections(broker.nodeId)
+        cut_all(brokers._connected(), broker.nodeId)
 
 
 async def send(producer: AiokafkaProducer, topic: str) -> float:

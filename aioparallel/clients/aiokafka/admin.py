@@ -8,10 +8,9 @@ until its timeout.
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from types import TracebackType
-from typing import Any, Final, NamedTuple, Self, TypeVar, cast
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 import aiokafka.errors as kafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic, RecordsToDelete
@@ -19,22 +18,16 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.protocol.admin import ApiVersionRequest, DeleteGroupsRequest
 from aiokafka.protocol.commit import OffsetFetchRequest
 
-from aioparallel.clients.aiokafka.admin_internals import AdminClient
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_after
-from aioparallel.clients.aiokafka.connecting import find_broker
-from aioparallel.clients.aiokafka.internals import (
-    ApiVersionsAnswer,
-    ClusterView,
-    ConfigEntry,
-    DeleteGroupsAnswer,
-    OffsetFetchAnswer,
-)
-from aioparallel.clients.aiokafka.settings import check_servers, connection_options, option_names
+from aioparallel.clients.aiokafka.connecting import start_client
+from aioparallel.clients.aiokafka.internals import ClusterView, OffsetFetchAnswer
+from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.clients.aiokafka.settings import check_servers, option_names
 from aioparallel.group.client import Committed
 from aioparallel.records.error_codes import ErrorCode
-from aioparallel.records.errors import BrokerUnreachable, ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
+from aioparallel.records.errors import ClientError, ConsumerStateError, NotAuthorized, TopicNotFound
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["Admin", "PartitionReplicas", "create_topic"]
@@ -81,29 +74,15 @@ class Admin:
         self._rebootstrap_after = rebootstrap_after(GivenOptions(options or {}, lambda _name: "options"))
         self._bootstrap_servers = bootstrap_servers
         self._timeout = timeout
-        self._connected: AdminClient | None = None
+        self._connected: Any = None
         self._broker_watch: BrokerWatch | None = None
 
     async def __aenter__(self) -> Self:
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + self._timeout
-        try:
-            server = await find_broker(
-                self._bootstrap_servers, connection_options(self._options), self._timeout, _AGAIN
-            )
-            admin = cast("AdminClient", AIOKafkaAdminClient(bootstrap_servers=server, **self._options))
-            self._connected = admin
-            self._broker_watch = BrokerWatch(
-                admin._client, self._bootstrap_servers, _ONE_BROKER, rebootstrap_after=self._rebootstrap_after
-            )
-            async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
-                await admin.start()
-        except TimeoutError as error:
-            await self._close()
-            raise BrokerUnreachable(self._bootstrap_servers, self._timeout, str(error)) from None
-        except BaseException:
-            await self._close()
-            raise
+        admin = self._connected = AIOKafkaAdminClient(bootstrap_servers=self._bootstrap_servers, **self._options)
+        self._broker_watch = BrokerWatch(
+            admin._client, self._bootstrap_servers, _ONE_BROKER, rebootstrap_after=self._rebootstrap_after
+        )
+        await start_client(admin._client, admin.start, self._close, self._timeout, _AGAIN)
         return self
 
     async def __aexit__(
@@ -131,7 +110,8 @@ class Admin:
     async def _metadata(self) -> ClusterView:
         async def ask() -> ClusterView:
             try:
-                return await self._admin._client.fetch_all_metadata()
+                cluster: ClusterView = await self._admin._client.fetch_all_metadata()
+                return cluster
             except kafka.KafkaError as error:
                 # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
                 raise kafka.NodeNotReadyError from error
@@ -144,7 +124,7 @@ class Admin:
         async def ask() -> bool:
             if (node := self._admin._client.get_random_node()) is None:
                 raise kafka.NodeNotReadyError
-            answer = cast("ApiVersionsAnswer", await self._admin._client.send(node, ApiVersionRequest()))
+            answer = await self._admin._client.send(node, ApiVersionRequest())
             _raise(answer.error_code)
             return any(key == api_key for key, _, _ in answer.api_versions)
 
@@ -157,11 +137,10 @@ class Admin:
             (found,) = await self._admin.describe_topics([name])
             if found["error_code"] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 raise TopicNotFound([name], self._bootstrap_servers)
-            _raise(cast("int", found["error_code"]))
-            described = cast("list[Mapping[str, Any]]", found["partitions"])
+            _raise(found["error_code"])
             return sorted(
                 PartitionReplicas(one["partition"], one["leader"], tuple(one["replicas"]), tuple(one["isr"]))
-                for one in described
+                for one in found["partitions"]
             )
 
         return await self._answer(f"asking for topic {name!r}", describe)
@@ -191,7 +170,7 @@ class Admin:
 
         async def led() -> None:
             (found,) = await self._admin.describe_topics([name])
-            described = cast("list[Mapping[str, int]]", found.get("partitions", ()))
+            described = found.get("partitions", ())
             if len(described) != partitions or any(one["error_code"] or one["leader"] < 0 for one in described):
                 raise kafka.LeaderNotAvailableError(name)
 
@@ -219,10 +198,10 @@ class Admin:
         # Version 0 says whether the value is the default; later versions name its source.
         return {entry[0]: entry[1] for entry in entries if (entry[3] == _SET_FOR_TOPIC if version else not entry[3])}
 
-    async def _config_entries(self, topic: str) -> tuple[int, list[ConfigEntry]]:
-        """The version of the response, and its entries."""
+    async def _config_entries(self, topic: str) -> tuple[int, list[tuple[Any, ...]]]:
+        """The version of the response, and its entries: name, value, whether it is read-only, and its source."""
 
-        async def describe() -> tuple[int, list[ConfigEntry]]:
+        async def describe() -> tuple[int, list[tuple[Any, ...]]]:
             (answer,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
             code, _, _, _, entries = answer.resources[0]
             if code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
@@ -250,14 +229,11 @@ class Admin:
         """The group's committed offsets with their metadata, for these partitions or for all.
 
         Partitions without an offset are left out. The embedded broker does not support None (all partitions)."""
-        wanted: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, number in partitions or ():
-            wanted[topic].append(number)
-        request = OffsetFetchRequest(group, None if partitions is None else list(wanted.items()))
+        request = OffsetFetchRequest(group, None if partitions is None else list(grouped(partitions).items()))
 
         async def ask() -> dict[TopicPartition, Committed]:
             node = await self._admin.find_coordinator(group)
-            answer = cast("OffsetFetchAnswer", await self._admin._client.send(node, request))
+            answer: OffsetFetchAnswer = await self._admin._client.send(node, request)
             _raise(answer.error_code if answer.API_VERSION >= 2 else ErrorCode.NONE)
             found = {}
             for topic, answers in answer.topics:
@@ -274,7 +250,7 @@ class Admin:
 
         async def delete() -> None:
             node = await self._admin.find_coordinator(group)
-            answer = cast("DeleteGroupsAnswer", await self._admin._client.send(node, DeleteGroupsRequest([group])))
+            answer = await self._admin._client.send(node, DeleteGroupsRequest([group]))
             for _, code in answer.results:
                 if code != ErrorCode.GROUP_ID_NOT_FOUND:
                     _raise(code)
@@ -282,7 +258,7 @@ class Admin:
         await self._answer(f"deleting group {group!r}", delete, "DELETE on the group")
 
     @property
-    def _admin(self) -> AdminClient:
+    def _admin(self) -> Any:
         if self._connected is None:
             raise ConsumerStateError("the admin is not connected: use it with `async with`")
         return self._connected

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Final, cast
+from typing import Any, Final
 
 from aiokafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder, _DefaultRecordBatchBuilderPy
 
-from aioparallel.clients.aiokafka.producer_internals import BatchBuilder
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import Unencodable
 from aioparallel.delivery.producer import PendingOutput, TooLarge
@@ -64,7 +63,7 @@ class BatchEncoder:
         self._largest = largest
         self.unchecked_bytes = max(0, largest - _OVERHEAD)
         """An output without headers needs no check up to this size of key and value together."""
-        self._size = cast("Callable[..., int]", DefaultRecordBatchBuilder.estimate_size_in_bytes)
+        self._size: Callable[..., int] = DefaultRecordBatchBuilder.estimate_size_in_bytes
 
     def check(self, output: Outgoing) -> str | None:
         """Why this output cannot be sent, or None."""
@@ -85,7 +84,6 @@ class BatchEncoder:
     def __call__(
         self, entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int
     ) -> tuple[bytes, int]:
-        """Encode a batch; see :class:`~aioparallel.clients.producing.partition_queue.Encode`."""
         try:
             return self._encoded(DefaultRecordBatchBuilder, entries, identity, sequence, limit)
         except UnicodeEncodeError:
@@ -94,24 +92,21 @@ class BatchEncoder:
 
     def _encoded(
         self,
-        make: Callable[..., object],
+        make: Callable[..., Any],
         entries: Iterable[PendingOutput],
         identity: Identity,
         sequence: int,
         limit: int,
         header: Callable[[Header], Header] | None = None,
     ) -> tuple[bytes, int]:
-        builder = cast(
-            "BatchBuilder",
-            make(
-                _MAGIC,
-                self._codec,
-                is_transactional=self._is_transactional,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.epoch,
-                base_sequence=sequence,
-                batch_size=limit,
-            ),
+        builder = make(
+            _MAGIC,
+            self._codec,
+            is_transactional=self._is_transactional,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.epoch,
+            base_sequence=sequence,
+            batch_size=limit,
         )
         append = builder.append
         no_headers: list[tuple[str, bytes | None]] = []

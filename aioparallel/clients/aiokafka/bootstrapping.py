@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Final, cast
+from typing import Final
 
 from aiokafka.conn import collect_hosts
 
 from aioparallel.clients.aiokafka.connector import cut
 from aioparallel.clients.aiokafka.first_answer import cancel_all
-from aioparallel.clients.aiokafka.internals import Connection, MetadataAnswer
+from aioparallel.clients.aiokafka.internals import MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import cluster_id_of, error_of
 from aioparallel.clients.aiokafka.secure_connection import LoggedIn, open_connection
 from aioparallel.records.error_codes import ErrorCode
@@ -104,12 +104,12 @@ class Bootstrap:
             async with asyncio.timeout(_CONNECT):
                 connection = await open_connection(host, port, self._options())
             async with asyncio.timeout(_ANSWER):
-                answer = cast("MetadataAnswer", await connection.send(request))
+                answer: MetadataAnswer = await connection.send(request)
         except Exception as error:  # of any kind: another address may answer
             return f"{server}: {str(error) or ('no answer' if isinstance(error, TimeoutError) else repr(error))}"
         finally:
             if connection is not None:
-                cut(cast("Connection", connection))
+                cut(connection)
         if error_of(answer) == ErrorCode.REBOOTSTRAP_REQUIRED:
             return f"{server}: it refuses requests (REBOOTSTRAP_REQUIRED)"
         return answer if answer.brokers else f"{server}: it knows no brokers yet"

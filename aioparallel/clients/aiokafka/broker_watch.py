@@ -21,23 +21,20 @@ import random
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
-from aiokafka.conn import CloseReason
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from aioparallel.clients.aiokafka.bootstrapping import Bootstrap
-from aioparallel.clients.aiokafka.connector import Connector, options_of
+from aioparallel.clients.aiokafka.connector import Connector, close_silent, options_of
 from aioparallel.clients.aiokafka.first_answer import NEXT, first_answer
-from aioparallel.clients.aiokafka.heartbeats import Heartbeat
-from aioparallel.clients.aiokafka.internals import Connection, Connections, FetchAnswer, JoinAnswer, MetadataAnswer
-from aioparallel.clients.aiokafka.log_identity import FetchedEpochs
+from aioparallel.clients.aiokafka.group_messages import CommitRequest, Heartbeat, OffsetFetch
+from aioparallel.clients.aiokafka.internals import Connection, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_updates import BOOTSTRAP, REBOOTSTRAP_AFTER, MetadataUpdates
-from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
 from aioparallel.clients.last_contacts import LastContacts
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClusterChanged
@@ -102,8 +99,6 @@ class BrokerWatch:
         """When each broker last answered."""
         self.join_code: int = ErrorCode.NONE
         """Error code of the last answer to a join or sync."""
-        self.epochs = FetchedEpochs()
-        """Leader epochs of the fetched batches."""
         self._metadata = MetadataUpdates(
             connections, self._bootstrap, self._connector, self.brokers, self._ask, rebootstrap_after, on_failure
         )
@@ -119,7 +114,6 @@ class BrokerWatch:
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id; None before the first answer."""
         return self._bootstrap.cluster_id
 
     def brokers(self) -> list[int]:
@@ -129,53 +123,45 @@ class BrokerWatch:
         return sorted(found, key=self._silent.__contains__)
 
     def any_broker(self) -> int | None:
-        """A broker for a request that any broker can answer; None while none is known."""
         return next(iter(self.brokers()), None)
 
     # -- requests
 
-    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
+    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> Any:
         """``AIOKafkaClient.send``, with a shorter timeout for some requests."""
         if isinstance(request, _SLOW_BY_DESIGN):
             try:
                 answer = await self._unless_gone(node_id, self._send(node_id, request, group=group))
             except TimeoutError:
-                raise self._close_silent(node_id, group) from None
+                raise close_silent(self._connections, node_id, group) from None
             self.last_contacts.answered(node_id, _HEARTBEAT)
-            self.join_code = cast("JoinAnswer", answer).error_code
+            self.join_code = answer.error_code
             return answer
         with self.last_contacts.asking(node_id, *_KINDS.get(type(request), ())):
             answer = await self._send_in_time(node_id, request, group)
         if isinstance(request, FetchRequest):
-            self.epochs.add(cast("FetchAnswer", answer))
             self.last_contacts.end_received(
                 [
-                    TopicPartition(topic, entry[0])
-                    for topic, entries in cast("FetchAnswer", answer).topics
-                    for entry in entries
-                    if entry[1] == ErrorCode.NONE
+                    TopicPartition(topic, number)
+                    for topic, entries in answer.topics
+                    for number, code, *_ in entries
+                    if code == ErrorCode.NONE
                 ]
             )
         return answer
 
-    async def _send_in_time(self, node_id: int, request: object, group: int) -> object:
+    async def _send_in_time(self, node_id: int, request: object, group: int) -> Any:
         is_fetch = isinstance(request, FetchRequest)
         with self._watching(node_id, _LOOK + self._fetch_wait * is_fetch, is_fetch=is_fetch):
             try:
                 async with asyncio.timeout(self._limits.get(type(request))):
                     answer = await self._send(node_id, request, group=group)
             except TimeoutError:
-                raise self._close_silent(node_id, group) from None
+                raise close_silent(self._connections, node_id, group) from None
             except kafka.NodeNotReadyError:
                 raise kafka.NodeNotReadyError(self._connector.reason(node_id)) from None
         self._silent.discard(node_id)
         return answer
-
-    def _close_silent(self, node_id: int, group: int) -> kafka.KafkaError:
-        connection = self._connections._conns.get((node_id, group))
-        if connection is not None:
-            connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
-        return kafka.RequestTimedOutError(f"broker {node_id} does not answer")
 
     async def _unless_gone(self, node: object, answering: Awaitable[T]) -> T:
         """Wait for something that may take long although the broker is healthy.
@@ -201,7 +187,6 @@ class BrokerWatch:
             task.cancel()
 
     def _address(self, node: object) -> tuple[str, int] | None:
-        """The broker's address in the metadata; None if it is not there."""
         broker = self._connections.cluster.broker_metadata(node)
         return None if broker is None else (broker.host, broker.port)
 
@@ -258,7 +243,7 @@ class BrokerWatch:
     async def _ask(self, node: object, request: object) -> MetadataAnswer | None:
         try:
             with self._watching(node, NEXT), self.last_contacts.asking(node):
-                answer = cast("MetadataAnswer", await (await self._connected(node)).send(request))
+                answer: MetadataAnswer = await (await self._connected(node)).send(request)
         except Exception as error:  # of any kind: another broker may answer, and aiokafka's task must continue
             logger.debug("No metadata from %s: %r", node, error, extra={"action": "no_metadata", "node": node})
             return None

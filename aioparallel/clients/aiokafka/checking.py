@@ -85,12 +85,10 @@ class GivenOptions:
             self.refuse(name, f"a text, at most {_LONGEST_TEXT:,} bytes" + (", or None" if optional else ""))
 
     def truth(self, name: str) -> None:
-        """The value must be a bool."""
         if not isinstance(self.options.get(name, True), bool):
             self.refuse(name, "True or False")
 
     def one_of(self, name: str, allowed: Collection[object], advice: str) -> None:
-        """The value, if given, must be one of these."""
         # tuple: the value may be unhashable.
         if name in self.options and self.options[name] not in tuple(allowed):
             self.refuse(name, advice)

@@ -8,27 +8,28 @@ import logging
 import re
 import sys
 from collections.abc import AsyncGenerator, Collection, Mapping
+from functools import partial
 from typing import Final, NamedTuple
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.group import LeaveGroupRequest
 
-from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing, translated
+from aioparallel.clients.aiokafka.aiokafka_errors import is_passing, translated
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
-from aioparallel.clients.aiokafka.connecting import close, find_broker
+from aioparallel.clients.aiokafka.connecting import close, start_client
 from aioparallel.clients.aiokafka.fetching import FetchWalk
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
 from aioparallel.clients.aiokafka.log_ends_watch import LogEndsWatch
 from aioparallel.clients.aiokafka.log_identity import LogIdentity
-from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.log_reading import read_spans
 from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.clients.aiokafka.metadata import (
-    LogEnds,
     WholeName,
     cleanup_policy,
     keep_all_topics,
+    log_offsets,
+    read_uncommitted,
     topic_partitions,
 )
 from aioparallel.clients.aiokafka.offset_requests import GroupOffsets
@@ -36,7 +37,7 @@ from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
-from aioparallel.records.errors import BrokerUnreachable, ClientError, ConsumerStateError
+from aioparallel.records.errors import ClientError, ConsumerStateError
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["AiokafkaClient"]
@@ -56,7 +57,6 @@ class _Running(NamedTuple):
     coordinator: Coordinator
     walk: FetchWalk
     offsets: GroupOffsets
-    ends: LogEnds
     watch: LogEndsWatch
     identity: LogIdentity
     watching: tuple[asyncio.Task[None], ...]
@@ -111,10 +111,8 @@ class AiokafkaClient:
         return f"<AiokafkaClient {self._settings.bootstrap_servers} group {self._settings.group_id!r} {state}>"
 
     async def start(self, timeout: float) -> None:
-        """Connect. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
         if self._running is not None:
             raise ConsumerStateError("the client is started already; use a new one")
-        calm()
         settings = self._settings
         consumer = settings.build()
         heartbeat_timeout = max(_SHORTEST_HEARTBEAT_TIMEOUT, settings.session_timeout / 3)
@@ -126,23 +124,15 @@ class AiokafkaClient:
             rebootstrap_after=settings.rebootstrap_after,
             on_failure=self._fail,
         )
-        loop = asyncio.get_running_loop()
         closing = min(1.0, timeout / 10)
-        ends = loop.time() + timeout - closing
-        try:
-            server = await find_broker(
-                settings.bootstrap_servers, settings.connection_options(), timeout - closing, settings.retry_backoff
-            )
-            # Start with the broker that answers; the cluster's metadata then names the others.
-            consumer._client._bootstrap_servers = server
-            async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
-                await consumer.start()
-        except TimeoutError as error:
-            await close(consumer, closing)
-            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error)) from None
-        except BaseException:
-            await close(consumer, closing)
-            raise
+        await start_client(
+            consumer._client,
+            consumer.start,
+            partial(close, consumer, closing),
+            timeout,
+            settings.retry_backoff,
+            closing=closing,
+        )
         self._running = self._set_up(consumer, broker_watch)
 
     def _set_up(self, consumer: Consumer, broker_watch: BrokerWatch) -> _Running:
@@ -158,7 +148,7 @@ class AiokafkaClient:
         fetcher._fetch_task.add_done_callback(lambda _task: self.wake())
         read_committed = consumer._isolation_level == "read_committed"
         ReadReplicas(fetcher, self._settings.fetch_wait)
-        walk = FetchWalk(fetcher, subscriptions, broker_watch.epochs, read_committed=read_committed)
+        walk = FetchWalk(fetcher, subscriptions, read_committed=read_committed)
         identity = walk.identity = LogIdentity(consumer._client, lambda: walk.assigned, self.wake)
         offsets = GroupOffsets(
             self._settings.group_id,
@@ -174,11 +164,9 @@ class AiokafkaClient:
             asyncio.create_task(watch.run(), name="aioparallel-log-ends"),
             asyncio.create_task(identity.run(), name="aioparallel-log-identity"),
         )
-        ends = LogEnds(fetcher)
-        return _Running(consumer, broker_watch, fetcher, coordinator, walk, offsets, ends, watch, identity, watching)
+        return _Running(consumer, broker_watch, fetcher, coordinator, walk, offsets, watch, identity, watching)
 
     async def stop(self, timeout: float) -> None:
-        """Leave the group and close all connections, within ``timeout`` seconds. Raises only CancelledError."""
         running, self._running = self._running, None
         if self._membership is not None:
             self._membership.close()
@@ -215,14 +203,13 @@ class AiokafkaClient:
                 await running.consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
 
     async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics, queried now. Creates no topic."""
-        return await topic_partitions(self._run().consumer, topics, timeout, self._settings.retry_backoff)
+        consumer = self._run().consumer
+        return await topic_partitions(
+            lambda: consumer._client, topics, timeout, self._settings.retry_backoff, consumer._exclude_internal_topics
+        )
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
-        """Start to join the group for these topics and return at once. The listener gets the assignments.
-
-        A pattern matches new topics at the next metadata update (``metadata_max_age_ms``, 5 minutes).
-        """
+        """A pattern matches new topics at the next metadata update (``metadata_max_age_ms``, 5 minutes)."""
         running = self._run()
         if self._membership is not None:
             raise ConsumerStateError("the client has subscribed already; use a new one")
@@ -244,11 +231,7 @@ class AiokafkaClient:
             running.watch.topics = frozenset(topics)
 
     async def fetch(self, quotas: Mapping[TopicPartition, int], most: int = sys.maxsize) -> list[Fetched]:
-        """Take at most ``quotas[p]`` records of each partition ``p``, and ``most`` in total, in one walk.
-
-        Waits for data or for :meth:`wake`. Yields to the loop first: while there is always data, nothing else would.
-        Raises OffsetOutOfRange, NotAuthorized, FetchFailed, ClusterChanged, ClientError, and the listener's exception.
-        """
+        """Yields to the loop first: while there is always data, nothing else would."""
         running = self._run()
         await asyncio.sleep(0)
         while self._running is running:
@@ -291,7 +274,6 @@ class AiokafkaClient:
             raise ClientError("aiokafka has stopped fetching by itself; start a new client")
 
     def wake(self) -> None:
-        """Let the waiting :meth:`fetch` return now. If none is waiting, the next one does not wait."""
         self._woken = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
@@ -299,7 +281,6 @@ class AiokafkaClient:
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """Send one OffsetCommit request, once, fenced with ``generation``. Returns a result for each partition."""
         if self._running is None:
             return dict.fromkeys(offsets, CommitFault.RETRIABLE)
         return await self._running.offsets.commit(offsets, generation, timeout)
@@ -307,63 +288,54 @@ class AiokafkaClient:
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, Committed]:
-        """The group's committed offsets with their metadata. Partitions without one are left out."""
         return await self._run().offsets.committed(partitions, timeout)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch this partition from ``offset`` on. Ignored if it is no longer assigned."""
         if self._running is not None:
             self._running.walk.seek(partition, offset)
 
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """The first offset of each log."""
-        return await self._run().ends.beginning(partitions, timeout)
+        query = self._run().fetcher.beginning_offsets
+        return await log_offsets(query, partitions, timeout, "the first offsets")
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        """The offset of the next record; under read_committed, the last stable offset."""
-        return await self._run().ends.end(partitions, timeout)
+        return await log_offsets(self._run().fetcher.end_offsets, partitions, timeout, "the end offsets")
 
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        """The offset of the next record, including undecided transactions."""
-        return await self._run().ends.written(partitions, timeout)
+        query = read_uncommitted(self._run().fetcher).end_offsets
+        return await log_offsets(query, partitions, timeout, "the end offsets")
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
-        """Up to which offset each log agrees with the given leader epoch; see the interface."""
         return await self._run().identity.valid_ends(epochs, timeout)
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
-        """The id of each topic, if the cluster provides it."""
         return await self._run().identity.topic_ids(topics, timeout)
 
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
-        """The first offset at or after each time (milliseconds since the epoch); None if there is none."""
-        return await self._run().ends.at(times, timeout)
+        query = self._run().fetcher.get_offsets_by_times
+        found = await log_offsets(query, times, timeout, "offsets by time")
+        return {partition: None if at is None else at.offset for partition, at in found.items()}
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:
-        """The end offset in the last fetch response, without a request; None before the first."""
         return None if self._running is None else self._running.walk.end_offset_seen(partition)
 
     def written_end_seen(self, partition: TopicPartition) -> int | None:
-        """The same, including undecided transactions."""
         return None if self._running is None else self._running.walk.written_end_seen(partition)
 
     def since_end_seen(self, partition: TopicPartition) -> float | None:
-        """Seconds since an end offset was received; None before the first."""
         return None if self._running is None else self._running.broker_watch.last_contacts.since_end_received(partition)
 
     @property
     def cluster_id(self) -> str | None:
-        """The cluster's id; None while the client is not running, or before a broker has sent it."""
         return None if self._running is None else self._running.broker_watch.cluster_id
 
     def contact(self) -> Contact:
-        """When the brokers last answered."""
         if self._running is None:
             return Contact()
         last_contacts = self._running.broker_watch.last_contacts
@@ -378,17 +350,15 @@ class AiokafkaClient:
         )
 
     def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
-        """Read these partitions from start to end of each span, over separate connections."""
         return read_spans(
             spans,
             self._settings.bootstrap_servers,
-            self._settings.reading_options(),
+            self._settings.options,
             rebootstrap_after=self._settings.rebootstrap_after,
             cluster_id=self.cluster_id,
         )
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
-        """The topic's ``cleanup.policy``; None if the broker does not provide it."""
         return await cleanup_policy(self._run().consumer._client, topic, timeout)
 
     def _run(self) -> _Running:

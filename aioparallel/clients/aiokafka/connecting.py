@@ -6,22 +6,24 @@ import asyncio
 import contextlib
 import logging
 import ssl
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import Final, cast
 
 import aiokafka.errors as kafka
 from aiokafka.conn import collect_hosts
 from aiokafka.protocol.metadata import MetadataRequest
 
-from aioparallel.clients.aiokafka.connector import stop_connecting
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline
+from aioparallel.clients.aiokafka.connector import options_of, stop_connecting
 from aioparallel.clients.aiokafka.eager_tasks import refuse_eager_tasks
+from aioparallel.clients.aiokafka.first_answer import cancel_all
 from aioparallel.clients.aiokafka.internals import Connections, Consumer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.secure_connection import open_connection
 from aioparallel.clients.aiokafka.trust import explain_connection_error, look_at_port
-from aioparallel.records.errors import AuthenticationFailed
+from aioparallel.records.errors import AuthenticationFailed, BrokerUnreachable
 
-__all__ = ["close", "close_or_cut_off", "cut_off", "find_broker"]
+__all__ = ["close", "close_or_cut_off", "cut_off", "find_broker", "start_client"]
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,35 @@ _OTHERS: Final = 2.0
 _FIRST_LOG: Final = 3.0
 _LOG_INTERVAL: Final = 10.0
 # Seconds until the first WARNING, and between two. A refused connection is retried ten times a second.
+
+
+async def start_client(
+    connections: Connections,
+    start: Callable[[], Awaitable[object]],
+    close: Callable[[], Awaitable[object]],
+    timeout: float,
+    retry_backoff: float,
+    *,
+    closing: float = 0.0,
+) -> None:
+    """Call ``start()`` with the first bootstrap server of these connections that accepts one. The cluster's metadata
+    then names the other brokers. If that fails, call ``close()``, which may take ``closing`` seconds of the timeout.
+
+    Raises BrokerUnreachable after ``timeout`` seconds, and AuthenticationFailed and ClientError as :func:`find_broker`.
+    """
+    servers, loop = connections._bootstrap_servers, asyncio.get_running_loop()
+    ends = loop.time() + timeout - closing
+    try:
+        server = await find_broker(servers, options_of(connections), timeout - closing, retry_backoff)
+        connections._bootstrap_servers = server
+        async with deadline(max(0.0, ends - loop.time()), f"connecting to {server}"):
+            await start()
+    except TimeoutError as error:
+        await close()
+        raise BrokerUnreachable(servers, timeout, str(error) or "no answer") from None
+    except BaseException:
+        await close()
+        raise
 
 
 async def find_broker(
@@ -64,7 +95,7 @@ async def find_broker(
             if server is not None:
                 return server
         finally:
-            await _cancelled(attempts)
+            await cancel_all(attempts)
         is_due = loop.time() >= logs_at
         logs_at = loop.time() + _LOG_INTERVAL if is_due else logs_at
         logger.log(
@@ -166,13 +197,6 @@ async def _permanent_failure(
     return None
 
 
-async def _cancelled(tasks: Iterable[asyncio.Task[object]]) -> None:
-    pending = [task for task in tasks if not task.done()]
-    for task in pending:
-        task.cancel()
-    await asyncio.gather(*pending, return_exceptions=True)
-
-
 def _reason(failure: Exception) -> str:
     return "no answer" if isinstance(failure, TimeoutError) and not str(failure) else str(failure) or repr(failure)
 
@@ -181,10 +205,10 @@ async def close(consumer: Consumer, timeout: float) -> None:
     """Leave the group and close all connections, within ``timeout`` seconds. Raises only CancelledError."""
 
     def tasks() -> Iterable[asyncio.Task[object] | None]:
-        if (coordinator := consumer._coordinator) is not None:
-            yield from (coordinator._coordination_task, coordinator._heartbeat_task, coordinator._commit_refresh_task)
-        if (fetcher := consumer._fetcher) is not None:
-            yield from (fetcher._fetch_task, *fetcher._pending_tasks)
+        for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"):
+            yield getattr(consumer._coordinator, name, None)
+        yield getattr(consumer._fetcher, "_fetch_task", None)
+        yield from getattr(consumer._fetcher, "_pending_tasks", ())
 
     await close_or_cut_off(consumer._client, consumer.stop(), timeout, tasks)
 

@@ -19,14 +19,15 @@ from typing import Final, cast
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
+from aiokafka.conn import CloseReason
 from aiokafka.errors import StaleMetadata
 
-from aioparallel.clients.aiokafka.internals import Connection, Connections, MetadataAnswer
+from aioparallel.clients.aiokafka.internals import BrokerNode, Connection, Connections
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
 from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, LoginFailed, open_connection, renewed
 from aioparallel.clients.aiokafka.trust import explain_connection_error
 
-__all__ = ["Connector", "cut", "options_of", "stop_connecting"]
+__all__ = ["Connector", "close_silent", "cut", "cut_all", "options_of", "stop_connecting"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,19 @@ _LOOK: Final = 0.5
 _LEAVE: Final = 120.0
 """Seconds before a replaced connection is closed in any case. Longer than a rebalance takes."""
 _NO_REASON: Final = "it cannot be reached"
+_OPTIONS: Final = (
+    "client_id",
+    "request_timeout_ms",
+    "security_protocol",
+    "ssl_context",
+    "sasl_mechanism",
+    "sasl_plain_username",
+    PASSWORD,
+    "sasl_kerberos_service_name",
+    "sasl_kerberos_domain_name",
+    "sasl_oauth_token_provider",
+)
+"""Options of a connection, which aiokafka's client has as private attributes."""
 
 
 class Connector:
@@ -72,7 +86,6 @@ class Connector:
         connections._sasl_plain_password = cast("str | None", now[PASSWORD])
 
     def reason(self, node: object) -> str:
-        """Why there is no connection to this node."""
         return self._why_closed or self._reasons.get(node, _NO_REASON)
 
     def ready(self, node: object, group: int) -> Connection | None:
@@ -120,8 +133,11 @@ class Connector:
             made = await open_connection(
                 broker.host, broker.port, options_of(connections), connections._on_connection_closed
             )
-            await self._check_cluster(made)
-            self._check_address(node, broker.host, broker.port, made)
+            try:
+                await self._check(made, node, broker)
+            except BaseException:
+                cut(made)
+                raise
         except (OSError, TimeoutError, kafka.KafkaError) as error:
             self._failed(node, error)
             return self.old(node, group)
@@ -135,31 +151,22 @@ class Connector:
             made.close()  # the client was closed meanwhile
             return None
         before = connections._conns.get((node, group))
-        connections._conns[node, group] = cast("Connection", made)
+        connections._conns[node, group] = made
         if before is not None and before.connected():
             # Keep it in _conns, where closing the client or cutting the node finds it.
             connections._conns[node, before] = before
             self._leave(node, cast("LoggedIn", before), self._loop.time() + _LEAVE)
-        return cast("Connection", made)
+        return made
 
-    async def _check_cluster(self, made: LoggedIn) -> None:
-        """Close the connection and raise OSError if it leads to another cluster."""
-        is_ours = False
-        try:
-            answer = cast("MetadataAnswer", await made.send(Metadata([])))
-            is_ours = self._is_ours(cluster_id_of(answer))
-        finally:
-            if not is_ours:
-                cut(cast("Connection", made))
-        if not is_ours:
-            raise ConnectionError(f"it belongs to another cluster now ({cluster_id_of(answer)})")
-
-    def _check_address(self, node: object, host: str, port: int, made: LoggedIn) -> None:
-        """Close the connection and raise StaleMetadata if the broker has moved: another may be at this address."""
-        broker = self._connections.cluster.broker_metadata(node)
-        if broker is None or (broker.host, broker.port) != (host, port):
-            cut(cast("Connection", made))
-            raise StaleMetadata(f"broker {node} is not at {host}:{port} any more")
+    async def _check(self, made: LoggedIn, node: object, broker: BrokerNode) -> None:
+        """Raise an error if the connection leads to another cluster, or if the broker has moved meanwhile: another one
+        may be at this address."""
+        found = cluster_id_of(await made.send(Metadata([])))
+        if not self._is_ours(found):
+            raise ConnectionError(f"it belongs to another cluster now ({found})")
+        now = self._connections.cluster.broker_metadata(node)
+        if now is None or (now.host, now.port) != (broker.host, broker.port):
+            raise StaleMetadata(f"broker {node} is not at {broker.host}:{broker.port} any more")
 
     async def close(self) -> None:
         """``AIOKafkaClient.close``; no connection is opened after it."""
@@ -230,6 +237,20 @@ def cut(connection: Connection) -> None:
         writer.transport.abort()
 
 
+def cut_all(connections: Connections, node: object = None) -> None:
+    """:func:`cut` the connections to this node, or all, including replaced ones that still wait for answers."""
+    for (of, _), connection in list(connections._conns.items()):
+        if node in {None, of}:
+            cut(connection)
+
+
+def close_silent(connections: Connections, node: object, group: int) -> kafka.KafkaError:
+    """Close a connection over which a broker does not answer. Returns the error of the request."""
+    if (connection := connections._conns.get((node, group))) is not None:
+        connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+    return kafka.RequestTimedOutError(f"broker {node} does not answer")
+
+
 def stop_connecting(connections: Connections) -> None:
     """Open no more connections for this client, even if it cannot be closed."""
     connector = getattr(connections.close, "__self__", None)
@@ -239,16 +260,5 @@ def stop_connecting(connections: Connections) -> None:
 
 def options_of(connections: Connections) -> dict[str, object]:
     """The options of a single connection of this client."""
-    return {
-        "client_id": connections._client_id,
-        "request_timeout_ms": connections._request_timeout_ms,
-        "max_idle_ms": connections._connections_max_idle_ms,
-        "security_protocol": connections._security_protocol,
-        "ssl_context": connections._ssl_context,
-        "sasl_mechanism": connections._sasl_mechanism,
-        "sasl_plain_username": connections._sasl_plain_username,
-        PASSWORD: connections._sasl_plain_password,
-        "sasl_kerberos_service_name": connections._sasl_kerberos_service_name,
-        "sasl_kerberos_domain_name": connections._sasl_kerberos_domain_name,
-        "sasl_oauth_token_provider": connections._sasl_oauth_token_provider,
-    }
+    options = {name: getattr(connections, f"_{name}") for name in _OPTIONS}
+    return {**options, "max_idle_ms": connections._connections_max_idle_ms}

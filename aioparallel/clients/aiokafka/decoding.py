@@ -22,6 +22,7 @@ from aioparallel.clients.aiokafka.raw_batches import (
     Place,
     SalvagedRecord,
     frame_at,
+    head_at,
     place_of,
     records_in,
 )
@@ -40,13 +41,14 @@ class Decoder:
     It replaces the data's own iterator and holds no reference back to the data. With a reference cycle, the bytes of
     every response would stay in memory until a full garbage collection, which is rare.
 
-    ``response``: the bytes of the data, for decoding what aiokafka cannot decode.
+    ``response``: the bytes of the data, for leader epochs and for what aiokafka cannot decode.
     """
 
     def __init__(self, partition: TopicPartition, response: bytes) -> None:
         self._partition = partition
         self._response = response
-        self._batches = 0  # batches read from the data so far
+        self._at = self._next_at = 0  # where the current batch and the next one begin in the response
+        self._epochs: list[tuple[int, int]] = []
         self._batch: RawBatch | None = None
         self._raw_records: Iterator[RawRecord] = iter(())
         self._salvaged: Iterator[SalvagedRecord] | None = None
@@ -85,6 +87,13 @@ class Decoder:
                 data.next_fetch_offset = batch.next_offset
                 self._batch = None
         return True
+
+    def epochs_taken(self, end: int) -> tuple[tuple[int, int], ...]:
+        """The leader epochs of the records taken since the last call, up to ``end``, as pairs of first offset and
+        epoch."""
+        found = tuple([pair for pair in self._epochs if pair[0] < end])
+        del self._epochs[: max(0, len(found) - 1)]
+        return found
 
     def _take_from(self, data: PartitionRecords, raws: Iterator[RawRecord], records: list[Record]) -> bool:
         """Return whether a record was read; it may be skipped as below the position."""
@@ -134,7 +143,9 @@ class Decoder:
     def _next_batch(self, data: PartitionRecords) -> RawBatch | None:
         """The next batch that contains records for this reader. Raises Damaged."""
         while data._records.has_next():
-            self._batches += 1
+            self._at, head = self._next_at, head_at(self._response, self._next_at)
+            if head is not None:
+                self._next_at = head.end
             try:
                 batch = data._records.next_batch()
                 is_whole = not data._check_crcs or batch.validate_crc()
@@ -143,14 +154,15 @@ class Decoder:
                 raise Damaged(self._place(data), repr(error)) from error
             if not is_whole:
                 raise Damaged(self._place(data), "its checksum is wrong")
+            if head is not None and head.epoch is not None and (not self._epochs or self._epochs[-1][1] != head.epoch):
+                self._epochs.append((head.offset, head.epoch))
             if is_for_us:
                 return batch
             data.next_fetch_offset = batch.next_offset
         return None
 
     def _frame(self) -> Frame | None:
-        """The bytes of the current batch."""
-        return frame_at(self._response, self._batches - 1)
+        return frame_at(self._response, self._at)
 
     def _place(self, data: PartitionRecords) -> Place | None:
         frame = self._frame()

@@ -9,7 +9,6 @@ reports nothing. Here this becomes an error of the partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition as Place  # required by aiokafka
@@ -17,7 +16,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.consumer.fetcher import FetchError as AiokafkaFetchError
 from aiokafka.protocol.fetch import FetchRequest
 
-from aioparallel.clients.aiokafka.internals import FetchAnswer, Fetcher, SubscriptionState
+from aioparallel.clients.aiokafka.internals import Fetcher, SubscriptionState
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import FetchFailed
 from aioparallel.records.record import TopicPartition
@@ -41,14 +40,14 @@ class FetchResponses:
         self._subscriptions = subscriptions
         self._bytes: dict[TopicPartition, bytes] = {}
         connections = fetcher._client
-        self._send = cast("Callable[..., Any]", connections.send)
+        self._send = connections.send
         connections.send = self.send  # type: ignore[method-assign]
 
-    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
+    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> Any:
         """``AIOKafkaClient.send``, which keeps the bytes of fetch responses."""
         answer = await self._send(node_id, request, group=group)
         if isinstance(request, FetchRequest):
-            self._keep(request, cast("FetchAnswer", answer))
+            self._keep(request, answer)
         return answer
 
     def taken(self, partition: TopicPartition) -> bytes:
@@ -60,9 +59,9 @@ class FetchResponses:
         if len(self._bytes) > len(self._fetcher._records):
             self._bytes = {tp: data for tp, data in self._bytes.items() if tp in self._fetcher._records}
 
-    def _keep(self, request: Any, answer: FetchAnswer) -> None:
+    def _keep(self, request: Any, answer: Any) -> None:
         for topic, partitions in answer.topics:
-            for part in cast("list[tuple[Any, ...]]", partitions):
+            for part in partitions:
                 partition = TopicPartition(topic, part[0])
                 if part[_CODE] == ErrorCode.CORRUPT_MESSAGE:
                     self._report_corrupt(request, partition)

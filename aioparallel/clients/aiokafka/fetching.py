@@ -28,7 +28,7 @@ from aioparallel.clients.aiokafka.internals import (
     PartitionState,
     SubscriptionState,
 )
-from aioparallel.clients.aiokafka.log_identity import FetchedEpochs, LogIdentity
+from aioparallel.clients.aiokafka.log_identity import LogIdentity
 from aioparallel.clients.aiokafka.raw_batches import Damaged
 from aioparallel.group.client import Fetched
 from aioparallel.records.errors import ClientError, FetchFailed, NotAuthorized, OffsetOutOfRange, UnreadableBatch
@@ -48,11 +48,8 @@ _MOST_AT_ONCE: Final = 250
 class FetchWalk:
     """Takes records out of aiokafka's buffers, and maintains positions and what to fetch next."""
 
-    def __init__(
-        self, fetcher: Fetcher, subscriptions: SubscriptionState, epochs: FetchedEpochs, *, read_committed: bool
-    ) -> None:
+    def __init__(self, fetcher: Fetcher, subscriptions: SubscriptionState, *, read_committed: bool) -> None:
         self._fetcher = fetcher
-        self._epochs = epochs
         self.identity: LogIdentity | None = None
         """Provides topic ids and leaders."""
         self._subscriptions = subscriptions
@@ -121,14 +118,17 @@ class FetchWalk:
             return
         state.seek(offset)
         self._drop(partition)
-        self._epochs.forget(partition)
         state.resume()
 
     @property
     def assigned(self) -> list[TopicPartition]:
-        """The partitions assigned to this member."""
         assignment = self._assignment()
         return [] if assignment is None else [TopicPartition(*tp) for tp in assignment.tps]
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """The offset to fetch next; None if it is not known."""
+        state = self._state(partition)
+        return state.position if state is not None and state.has_valid_position else None
 
     def is_read(self, partition: TopicPartition) -> bool:
         """Whether the partition has a position, so that aiokafka fetches it when the buffer allows."""
@@ -183,7 +183,7 @@ class FetchWalk:
             return None
         partition, next_offset = TopicPartition(*tp), inside.next_fetch_offset
         topic_id = b"" if self.identity is None else self.identity.ids.get(partition.topic, b"")
-        return Fetched(partition, records, next_offset, self._epochs.taken(partition, next_offset), topic_id)
+        return Fetched(partition, records, next_offset, decoder.epochs_taken(next_offset), topic_id)
 
     def _store_error(self, tp: TopicPartition, inside: PartitionRecords, damage: Damaged) -> None:
         """Replace unreadable data with an error. The position stays before the data until :meth:`seek`."""
@@ -209,7 +209,6 @@ class FetchWalk:
         return True
 
     def _error(self, tp: TopicPartition) -> ClientError:
-        """Translate the error of a partition with :meth:`_has_error`."""
         fault = cast("FetchFault", self._fetcher._records[tp])._error
         state = cast("PartitionState", self._state(tp))
         if isinstance(fault, kafka.RecordTooLargeError):

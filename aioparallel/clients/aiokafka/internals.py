@@ -1,12 +1,9 @@
 """The parts of aiokafka's objects that are used, typed here because aiokafka has no type information.
 
 Each protocol names the aiokafka class it describes. Nothing is implemented here; the objects are aiokafka's. Its
-``TopicPartition`` is a named tuple that equals and hashes like this package's, so ours works as a key.
+``TopicPartition`` is a named tuple that equals and hashes like this package's, so ours works as a key. Answers have no
+types: the code that reads one unpacks its fields in the order of Kafka's message definitions.
 """
-
-# ruff: noqa: D102 - documented by aiokafka
-
-# ruff: noqa: D102 - what each of them does is aiokafka's to say
 
 from __future__ import annotations
 
@@ -25,15 +22,10 @@ __all__ = [
     "Connections",
     "Consumer",
     "Coordinator",
-    "DeleteGroupsAnswer",
     "FetchFault",
     "FetchedData",
     "Fetcher",
-    "JoinAnswer",
-    "JoinRequest",
-    "MemberAnswer",
     "MetadataAnswer",
-    "OffsetAtTime",
     "OffsetFetchAnswer",
     "PartitionRecords",
     "PartitionState",
@@ -42,38 +34,28 @@ __all__ = [
     "RawRecord",
     "Subscription",
     "SubscriptionState",
-    "TopicPattern",
 ]
 
 
 class RawRecord(Protocol):
     """``aiokafka.record.default_records.DefaultRecord`` (and the legacy one): a decoded record."""
 
-    @property
-    def offset(self) -> int: ...
-    @property
-    def timestamp(self) -> int | None: ...
-    @property
-    def key(self) -> bytes | None: ...
-    @property
-    def value(self) -> bytes | None: ...
-    @property
-    def headers(self) -> list[tuple[str, bytes | None]]: ...
+    offset: int
+    timestamp: int | None
+    key: bytes | None
+    value: bytes | None
+    headers: list[tuple[str, bytes | None]]
 
 
 class RawBatch(Protocol):
     """``aiokafka.record.default_records.DefaultRecordBatch`` (and the legacy one). Iteration decodes its records."""
 
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def next_offset(self) -> int: ...
-    @property
-    def producer_id(self) -> int | None: ...
-    @property
-    def is_control_batch(self) -> bool: ...
-    @property
-    def is_transactional(self) -> bool: ...
+    base_offset: int
+    next_offset: int
+    producer_id: int | None
+    is_control_batch: bool
+    is_transactional: bool
+
     def validate_crc(self) -> bool: ...
     def __iter__(self) -> Iterator[RawRecord]: ...
 
@@ -122,13 +104,10 @@ class PartitionState(Protocol):
 
     highwater: int | None
     lso: int | None
+    paused: bool
+    has_valid_position: bool
+    position: int
 
-    @property
-    def paused(self) -> bool: ...
-    @property
-    def has_valid_position(self) -> bool: ...
-    @property
-    def position(self) -> int: ...
     def seek(self, position: int) -> None: ...
     def pause(self) -> None: ...
     def resume(self) -> None: ...
@@ -137,45 +116,28 @@ class PartitionState(Protocol):
 class Assignment(Protocol):
     """``aiokafka.consumer.subscription_state.Assignment``: a new object at each rebalance."""
 
-    @property
-    def tps(self) -> Collection[TopicPartition]: ...
-    @property
-    def active(self) -> bool: ...
+    tps: Collection[TopicPartition]
+    active: bool
+
     def state_value(self, tp: TopicPartition) -> PartitionState | None: ...
 
 
 class Subscription(Protocol):
     """``aiokafka.consumer.subscription_state.Subscription``."""
 
-    @property
-    def assignment(self) -> Assignment | None: ...
-
-
-class TopicPattern(Protocol):
-    """A pattern for aiokafka: ``match`` decides whether a topic belongs to it."""
-
-    def match(self, topic: str) -> object: ...
+    assignment: Assignment | None
 
 
 class SubscriptionState(Protocol):
     """``aiokafka.consumer.subscription_state.SubscriptionState``."""
 
     _fetch_count: int
+    subscription: Subscription | None
+    reassignment_in_progress: bool
+    fetcher_idle_time: float
 
-    @property
-    def subscription(self) -> Subscription | None: ...
-    @property
-    def reassignment_in_progress(self) -> bool: ...
-    @property
-    def fetcher_idle_time(self) -> float: ...
     def subscribe(self, topics: set[str], listener: object) -> None: ...
-    def subscribe_pattern(self, pattern: TopicPattern, listener: object) -> None: ...
-
-
-class OffsetAtTime(Protocol):
-    """``aiokafka.structs.OffsetAndTimestamp``."""
-
-    offset: int
+    def subscribe_pattern(self, pattern: object, listener: object) -> None: ...
 
 
 class Fetcher(Protocol):
@@ -205,7 +167,7 @@ class Fetcher(Protocol):
     ) -> Mapping[TopicPartition, int]: ...
     async def get_offsets_by_times(
         self, timestamps: Mapping[TopicPartition, int], timeout_ms: float
-    ) -> Mapping[TopicPartition, OffsetAtTime | None]: ...
+    ) -> Mapping[TopicPartition, Any | None]: ...
 
 
 class Coordinator(Protocol):
@@ -216,7 +178,7 @@ class Coordinator(Protocol):
     coordinator_id: int | None
     group_id: str
     reset_generation: Callable[[], None]
-    _send_req: Callable[[object], Awaitable[object]]
+    _send_req: Callable[[object], Awaitable[Any]]
     _closing: asyncio.Future[None]
     _group_instance_id: str | None
     _coordination_task: asyncio.Task[None]
@@ -228,34 +190,12 @@ class Coordinator(Protocol):
     async def ensure_coordinator_known(self) -> None: ...
 
 
-class JoinRequest(Protocol):
-    """``aiokafka.protocol.group.JoinGroupRequest``."""
-
-    _member_id: str
-
-
-class MemberAnswer(Protocol):
-    """``aiokafka.protocol.group.HeartbeatResponse_v1``, and the responses to a join or sync."""
-
-    error_code: int
-
-
-class JoinAnswer(Protocol):
-    """``aiokafka.protocol.group.JoinGroupResponse_v5``."""
-
-    error_code: int
-    member_id: str
-
-
 class BrokerNode(Protocol):
     """``aiokafka.structs.BrokerMetadata``."""
 
-    @property
-    def nodeId(self) -> int: ...  # noqa: N802
-    @property
-    def host(self) -> str: ...
-    @property
-    def port(self) -> int: ...
+    nodeId: int  # noqa: N815
+    host: str
+    port: int
 
 
 class MetadataAnswer(Protocol):
@@ -265,8 +205,12 @@ class MetadataAnswer(Protocol):
 
 
 class ClusterView(Protocol):
-    """``aiokafka.cluster.ClusterMetadata``."""
+    """``aiokafka.cluster.ClusterMetadata``. Listeners are called within each update."""
 
+    unauthorized_topics: Collection[str]
+
+    def add_listener(self, listener: Callable[[object], object]) -> None: ...
+    def available_partitions_for_topic(self, topic: str) -> set[int] | None: ...
     def topics(self, exclude_internal_topics: bool) -> set[str]: ...
     def partitions_for_topic(self, topic: str) -> set[int] | None: ...
     def brokers(self) -> Collection[BrokerNode]: ...
@@ -282,7 +226,7 @@ class Connection(Protocol):
     _writer: asyncio.StreamWriter | None
 
     def connected(self) -> bool: ...
-    def send(self, request: object) -> Awaitable[object]: ...
+    def send(self, request: object) -> Awaitable[Any]: ...
     def close(self, reason: object = ...) -> asyncio.Future[None] | None: ...
 
 
@@ -291,17 +235,8 @@ class Connections(Protocol):
 
     cluster: ClusterView
     _bootstrap_servers: str
-    _client_id: str
-    _request_timeout_ms: int
     _connections_max_idle_ms: int | None
-    _security_protocol: str
-    _ssl_context: object
-    _sasl_mechanism: str
-    _sasl_plain_username: str | None
     _sasl_plain_password: str | None
-    _sasl_kerberos_service_name: str
-    _sasl_kerberos_domain_name: str | None
-    _sasl_oauth_token_provider: object
     _conns: MutableMapping[tuple[object, object], Connection]
     """By node and connection group. Replaced connections are stored by node and the connection itself."""
     _sync_task: asyncio.Task[None] | None
@@ -312,7 +247,8 @@ class Connections(Protocol):
     add_topic: Callable[[str], object]
 
     def get_random_node(self) -> int | None: ...
-    async def send(self, node_id: int, request: object, *, group: int = ...) -> object: ...
+    async def bootstrap(self) -> None: ...
+    async def send(self, node_id: int, request: object, *, group: int = ...) -> Any: ...
     async def fetch_all_metadata(self) -> ClusterView: ...
     async def close(self) -> None: ...
     def set_topics(self, topics: Iterable[str]) -> object: ...
@@ -331,44 +267,6 @@ class Consumer(Protocol):
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
-
-
-class FetchAnswer(Protocol):
-    """``aiokafka.protocol.fetch.FetchResponse``: topic, then partition, error code and other fields."""
-
-    topics: list[tuple[str, list[tuple[int, int, object]]]]
-
-
-class OffsetAnswer(Protocol):
-    """``aiokafka.protocol.offset.OffsetResponse`` from version 1 on: topic, then partition, error code, timestamp,
-    offset and, in newer versions, the leader epoch."""
-
-    topics: list[tuple[str, list[tuple[int, ...]]]]
-
-
-ConfigEntry = tuple[str, str, bool, int]
-"""Name, value, whether it is read-only, and its source (version 0: whether it is the default). More fields follow."""
-
-
-class ConfigsAnswer(Protocol):
-    """``aiokafka.protocol.admin.DescribeConfigsResponse``: error code, message, type, name and entries of each
-    resource."""
-
-    API_VERSION: int
-    resources: list[tuple[int, str, int, str, list[ConfigEntry]]]
-
-
-class ApiVersionsAnswer(Protocol):
-    """``aiokafka.protocol.admin.ApiVersionResponse``: key, first and last version of each supported request."""
-
-    error_code: int
-    api_versions: list[tuple[int, int, int]]
-
-
-class DeleteGroupsAnswer(Protocol):
-    """``aiokafka.protocol.admin.DeleteGroupsResponse_v1``: group and error code."""
-
-    results: list[tuple[str, int]]
 
 
 class OffsetFetchAnswer(Protocol):

@@ -12,16 +12,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Collection
-from typing import Final, cast
-
-from aiokafka.protocol.offset import OffsetRequest
+from typing import Final
 
 from aioparallel.clients.aiokafka.fetching import FetchWalk
-from aioparallel.clients.aiokafka.internals import Connections, OffsetAnswer
+from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.clients.aiokafka.metadata import ends_at_leader
 from aioparallel.clients.last_contacts import LastContacts
-from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["LogEndsWatch"]
@@ -54,24 +52,19 @@ class LogEndsWatch:
         self._missed_since: dict[str, float] = {}
 
     async def run(self) -> None:
-        """Run until cancelled."""
         while True:
             await asyncio.sleep(_PAUSE)
             self._look_for_topics()
-            by_leader: defaultdict[int, list[TopicPartition]] = defaultdict(list)
-            for partition in filter(self._is_old, self._walk.assigned):
-                if (leader := self._leader(partition)) is not None:
-                    by_leader[leader].append(partition)
+            old = filter(self._is_old, self._walk.assigned)
+            by_leader = grouped((leader, each) for each in old if (leader := self._leader(each)) is not None)
             await asyncio.gather(*(self._ask(leader, asked) for leader, asked in by_leader.items()))
 
     @property
     def leaderless(self) -> tuple[TopicPartition, ...]:
-        """Assigned partitions without a leader."""
         return tuple(sorted(partition for partition in self._walk.assigned if self._leader(partition) is None))
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Topics that have been missing from the cluster for a while."""
         now = asyncio.get_running_loop().time()
         return tuple(sorted(topic for topic, since in self._missed_since.items() if now - since >= _GONE))
 
@@ -88,23 +81,17 @@ class LogEndsWatch:
         return None if leader is None or leader < 0 else leader
 
     def _is_old(self, partition: TopicPartition) -> bool:
-        """Whether the partition is read and its log end is outdated."""
         heard = self._contacts.since_end_received(partition)
         return self._walk.is_read(partition) and (heard is None or heard > _OLD)
 
     async def _ask(self, leader: int, partitions: Collection[TopicPartition]) -> None:
-        topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append((partition, _LATEST))
-        request = OffsetRequest(-1, int(self._read_committed), list(topics.items()))
         try:
             async with asyncio.timeout(_LIMIT):
-                answer = cast("OffsetAnswer", await self._connections.send(leader, request))
+                ends = await ends_at_leader(
+                    self._connections, leader, partitions, _LATEST, read_committed=self._read_committed
+                )
         except Exception as error:  # of any kind: keep watching
             logger.debug("Broker %d does not tell log ends: %r", leader, error, extra={"action": "no_log_ends"})
             return
-        for topic, answers in answer.topics:
-            for number, code, *_, offset in (entry[:4] for entry in answers):
-                asked = TopicPartition(topic, number)
-                if code == ErrorCode.NONE and self._walk.see_end(asked, offset):
-                    self._contacts.end_received([asked])
+        seen = [partition for partition, end in ends.items() if self._walk.see_end(partition, end)]
+        self._contacts.end_received(seen)

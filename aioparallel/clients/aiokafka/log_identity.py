@@ -1,30 +1,28 @@
 """Detects logs that were replaced or truncated since they were last read (KIP-320, KIP-516).
 
-aiokafka's metadata has neither topic ids nor leader epochs, and its batches hide the leader epoch in their bytes. A
-topic that was deleted and recreated has another id. A log whose new leader lacks the newest records has another leader
-epoch from that position on.
+aiokafka's metadata has neither topic ids nor leader epochs. A topic that was deleted and recreated has another id. A
+log whose new leader lacks the newest records has another leader epoch from that position on.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import struct
-from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import aiokafka.errors as kafka
-from aiokafka.protocol.offset import OffsetRequest
 
-from aioparallel.clients.aiokafka.internals import Connections, FetchAnswer, OffsetAnswer
-from aioparallel.clients.aiokafka.metadata_messages import TopicIds
-from aioparallel.clients.aiokafka.offset_messages import OffsetForLeaderEpoch
+from aioparallel.clients.aiokafka.group_messages import leader_epoch_ends_request
+from aioparallel.clients.aiokafka.internals import Connections
+from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.clients.aiokafka.metadata import ends_at_leader
+from aioparallel.clients.aiokafka.metadata_messages import topic_ids_request
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["FetchedEpochs", "LogIdentity"]
+__all__ = ["LogIdentity"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,61 +36,9 @@ _LATE: Final = 0.5
 """Seconds to wait for other leaders after the first answer."""
 _UNKNOWN: Final = -1
 _LATEST, _EARLIEST = -1, -2
-_HEAD: Final = struct.Struct(">qiib")
-"""Start of a batch: base offset, length of what follows these twelve bytes, leader epoch, format version."""
-_SIZED: Final = 12
-_FIRST_WITH_EPOCH: Final = 2
-_KEPT: Final = 64
-"""Most epoch changes to remember per partition, within data that is fetched and not taken."""
 
 
 _Asking = asyncio.Task[Mapping[str, bytes] | kafka.KafkaError]
-
-
-class FetchedEpochs:
-    """Leader epochs of fetched data by partition, as pairs of first offset and epoch."""
-
-    def __init__(self) -> None:
-        self._seen: dict[TopicPartition, list[tuple[int, int]]] = {}
-
-    def add(self, answer: FetchAnswer) -> None:
-        """Add the epochs of a fetch response, whose data may never be taken."""
-        for topic, entries in answer.topics:
-            for entry in entries:
-                if entry[1] == ErrorCode.NONE and (data := cast("bytes | None", entry[-1])):
-                    self._note(TopicPartition(topic, entry[0]), data)
-
-    def _note(self, partition: TopicPartition, data: bytes) -> None:
-        seen = self._seen.setdefault(partition, [])
-        at, end = 0, len(data) - _HEAD.size
-        while at <= end:
-            offset, length, epoch, version = _HEAD.unpack_from(data, at)
-            if length < 0:
-                return  # not a batch; decoding it will raise
-            at += _SIZED + length
-            if version < _FIRST_WITH_EPOCH:
-                continue
-            if seen and offset < seen[-1][0]:
-                del seen[bisect_right(seen, offset, key=lambda pair: pair[0]) :]  # after a seek to an earlier offset
-            if not seen or seen[-1][1] != epoch:
-                seen.append((offset, epoch))
-        del seen[:-_KEPT]
-
-    def taken(self, partition: TopicPartition, end: int) -> tuple[tuple[int, int], ...]:
-        """Return the epochs of the data taken up to ``end``, and forget older ones."""
-        seen = self._seen.get(partition)
-        if not seen:
-            return ()
-        if len(seen) == 1:
-            return (seen[0],) if seen[0][0] < end else ()
-        at = bisect_right(seen, end - 1, key=lambda pair: pair[0])
-        found = tuple(seen[:at])
-        del seen[: max(0, at - 1)]
-        return found
-
-    def forget(self, partition: TopicPartition) -> None:
-        """The partition is read from another position."""
-        self._seen.pop(partition, None)
 
 
 class LogIdentity:
@@ -156,7 +102,7 @@ class LogIdentity:
         if node is None:
             return None
         try:
-            return await self._connections.send(node, TopicIds(topics))
+            return await self._connections.send(node, topic_ids_request(topics))
         except kafka.IncompatibleBrokerVersion:
             self._has_ids = False
             return None
@@ -172,7 +118,6 @@ class LogIdentity:
         return dict(found)
 
     def close(self) -> None:
-        """Cancel all requests."""
         for task in self._requests:
             task.cancel()
 
@@ -223,14 +168,13 @@ class LogIdentity:
                 task.cancel()
 
     async def _ends(self, leader: int, epochs: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """The ends that this leader reports."""
         try:
             known = {partition: epoch for partition, epoch in epochs.items() if epoch != _UNKNOWN}
             found, foreign = await self._epoch_ends(leader, known)
             if foreign:
-                found |= await self._log_ends(leader, foreign, _EARLIEST)
+                found |= await ends_at_leader(self._connections, leader, foreign, _EARLIEST)
             if left := [partition for partition in epochs if epochs[partition] == _UNKNOWN]:
-                found |= await self._log_ends(leader, left, _LATEST)
+                found |= await ends_at_leader(self._connections, leader, left, _LATEST)
         except (kafka.KafkaError, OSError) as error:
             logger.debug("No log ends from broker %d: %r", leader, error, extra={"action": "no_log_ends"})
             self._connections.force_metadata_update()
@@ -243,13 +187,11 @@ class LogIdentity:
         """The end offsets of the epochs, and the partitions whose log never had the epoch."""
         if not epochs:
             return {}, []
-        topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for (topic, number), epoch in epochs.items():
-            topics[topic].append((number, epoch))
+        topics = grouped((topic, (number, epoch)) for (topic, number), epoch in epochs.items())
         try:
-            answer = cast("Any", await self._connections.send(leader, OffsetForLeaderEpoch(topics)))
+            answer = await self._connections.send(leader, leader_epoch_ends_request(topics))
         except kafka.IncompatibleBrokerVersion:
-            return await self._log_ends(leader, list(epochs), _LATEST), []
+            return await ends_at_leader(self._connections, leader, list(epochs), _LATEST), []
         found: dict[TopicPartition, int] = {}
         foreign: list[TopicPartition] = []
         for topic, answers in answer.topics:
@@ -261,21 +203,6 @@ class LogIdentity:
                 else:
                     found[TopicPartition(topic, number)] = end
         return found, foreign
-
-    async def _log_ends(
-        self, leader: int, partitions: Collection[TopicPartition], which: int
-    ) -> dict[TopicPartition, int]:
-        """First or end offsets of logs, including undecided transactions."""
-        topics: defaultdict[str, list[tuple[int, int]]] = defaultdict(list)
-        for topic, number in partitions:
-            topics[topic].append((number, which))
-        answer = cast("OffsetAnswer", await self._connections.send(leader, OffsetRequest(-1, 0, list(topics.items()))))
-        return {
-            TopicPartition(topic, number): offset
-            for topic, answers in answer.topics
-            for number, code, *_, offset in (entry[:4] for entry in answers)
-            if code == ErrorCode.NONE
-        }
 
 
 def _topics_in(answer: Any) -> list[tuple[str, bytes, list[tuple[int, int]]]]:

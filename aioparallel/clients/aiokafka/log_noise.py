@@ -77,7 +77,6 @@ class KnownLines(logging.Filter):
         self._last_logged: dict[tuple[str, str], float] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Lower the record's level. Returns whether to log it."""
         if record.levelno == logging.DEBUG:
             return True
         level = NORMAL.get(record.msg) if isinstance(record.msg, str) else None

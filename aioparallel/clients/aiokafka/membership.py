@@ -60,7 +60,6 @@ class Membership:
             self._static = StaticMember(coordinator, self._instance_id, self._instance_fenced)
 
     def close(self) -> None:
-        """Stop calling the listener."""
         self._closed = True
 
     def on_partitions_assigned(self, assigned: Collection[tuple[str, int]]) -> None:
@@ -126,7 +125,6 @@ class Membership:
             self._lose()
 
     def _instance_fenced(self) -> None:
-        """Another process uses the ``group_instance_id``: all partitions are lost, and the member does not rejoin."""
         if self._closed:
             return
         partitions, self._held = self._held, frozenset()

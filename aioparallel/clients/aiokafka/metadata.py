@@ -5,19 +5,32 @@ from __future__ import annotations
 import asyncio
 import copy
 import re
-from collections.abc import Collection, Mapping
-from typing import Final, cast
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from typing import Final, TypeVar
 
 import aiokafka.errors as kafka
 from aiokafka.admin.config_resource import ConfigResourceType
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.admin import DescribeConfigsRequest
+from aiokafka.protocol.offset import OffsetRequest
 
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline
-from aioparallel.clients.aiokafka.internals import ClusterView, ConfigsAnswer, Connections, Consumer, Fetcher
+from aioparallel.clients.aiokafka.internals import Connections, Fetcher
+from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["LogEnds", "WholeName", "cleanup_policy", "keep_all_topics", "topic_partitions"]
+__all__ = [
+    "WholeName",
+    "cleanup_policy",
+    "ends_at_leader",
+    "keep_all_topics",
+    "log_offsets",
+    "read_uncommitted",
+    "topic_partitions",
+]
+
+T = TypeVar("T")
 
 _POLICY: Final = "cleanup.policy"
 _READ_UNCOMMITTED: Final = 0
@@ -33,7 +46,6 @@ class WholeName:
         return repr(self._pattern)
 
     def match(self, topic: str) -> object:
-        """A match, or None."""
         return self._pattern.fullmatch(topic)
 
 
@@ -47,12 +59,24 @@ def keep_all_topics(connections: Connections) -> None:
 
 
 async def topic_partitions(
-    consumer: Consumer, topics: Collection[str] | re.Pattern[str], timeout: float, retry_backoff: float
+    connections: Callable[[], Connections],
+    topics: Collection[str] | re.Pattern[str],
+    timeout: float,
+    retry_backoff: float,
+    exclude_internal_topics: bool = True,
 ) -> set[TopicPartition]:
-    """All partitions of these topics, or of those whose whole name matches. Requests all topics, so none is created."""
+    """All partitions of these topics, or of those whose whole name matches. Requests all topics, so none is created.
+
+    ``connections()`` raises an error if the client cannot continue."""
     async with deadline(timeout, f"asking for the partitions of {_named(topics)}"):
-        cluster = await _all_topics(consumer, retry_backoff)
-    known = cluster.topics(consumer._exclude_internal_topics)
+        while True:
+            try:
+                cluster = await connections().fetch_all_metadata()
+                break
+            except kafka.KafkaError:
+                # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
+                await asyncio.sleep(retry_backoff)
+    known = cluster.topics(exclude_internal_topics)
     names = filter(topics.fullmatch, known) if isinstance(topics, re.Pattern) else set(topics)
     return {TopicPartition(name, number) for name in names for number in cluster.partitions_for_topic(name) or ()}
 
@@ -65,57 +89,51 @@ async def cleanup_policy(connections: Connections, topic: str, timeout: float) -
     request = DescribeConfigsRequest(resources=[(ConfigResourceType.TOPIC, topic, [_POLICY])])
     try:
         async with asyncio.timeout(timeout):
-            answer = cast("ConfigsAnswer", await connections.send(node, request, group=ConnectionGroup.DEFAULT))
+            answer = await connections.send(node, request, group=ConnectionGroup.DEFAULT)
     except (kafka.KafkaError, TimeoutError):
         return None
     return next((entry[1] for resource in answer.resources for entry in resource[4] if entry[0] == _POLICY), None)
 
 
-async def _all_topics(consumer: Consumer, retry_backoff: float) -> ClusterView:
-    while True:
-        try:
-            return await consumer._client.fetch_all_metadata()
-        except kafka.KafkaError:
-            # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
-            await asyncio.sleep(retry_backoff)
+async def ends_at_leader(
+    connections: Connections,
+    leader: int,
+    partitions: Collection[TopicPartition],
+    which: int,
+    *,
+    read_committed: bool = False,
+) -> dict[TopicPartition, int]:
+    """The offsets that the leader reports for these logs, without those that it refuses. ``which``: -1 for the end, -2
+    for the beginning. ``read_committed``: the end is the last stable offset."""
+    topics = grouped((topic, (number, which)) for topic, number in partitions)
+    answer = await connections.send(leader, OffsetRequest(-1, int(read_committed), list(topics.items())))
+    return {
+        TopicPartition(topic, number): offset
+        for topic, answers in answer.topics
+        for number, code, *_, offset in (entry[:4] for entry in answers)
+        if code == ErrorCode.NONE
+    }
 
 
-class LogEnds:
-    """Queries where logs begin and end. aiokafka retries until the timeout."""
+async def log_offsets(
+    query: Callable[..., Awaitable[Mapping[TopicPartition, T]]],
+    partitions: Collection[TopicPartition],
+    timeout: float,
+    what: str,
+) -> dict[TopicPartition, T]:
+    """The result of one of the fetcher's queries for these partitions, which aiokafka retries until the timeout.
+    ``partitions``: with times, if it is a mapping."""
+    asked = dict(partitions) if isinstance(partitions, Mapping) else list(partitions)
+    async with deadline(timeout, f"asking for {what} of {_listed(partitions)}"):
+        found = await query(asked, timeout * 1000)
+    return {TopicPartition(*tp): offset for tp, offset in found.items()}
 
-    def __init__(self, fetcher: Fetcher) -> None:
-        self._fetcher = fetcher
 
-    async def beginning(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The first offset of each log."""
-        async with deadline(timeout, f"asking for the first offsets of {_listed(partitions)}"):
-            found = await self._fetcher.beginning_offsets(list(partitions), timeout * 1000)
-        return {TopicPartition(*tp): offset for tp, offset in found.items()}
-
-    async def end(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The offset of the next record; under read_committed, the last stable offset."""
-        return await self._end(self._fetcher, partitions, timeout)
-
-    async def written(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int]:
-        """The offset of the next record, including undecided transactions."""
-        # A copy, because the isolation level is an attribute of the fetcher.
-        fetcher = copy.copy(self._fetcher)
-        fetcher._isolation_level = _READ_UNCOMMITTED
-        return await self._end(fetcher, partitions, timeout)
-
-    @staticmethod
-    async def _end(
-        fetcher: Fetcher, partitions: Collection[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, int]:
-        async with deadline(timeout, f"asking for the end offsets of {_listed(partitions)}"):
-            found = await fetcher.end_offsets(list(partitions), timeout * 1000)
-        return {TopicPartition(*tp): offset for tp, offset in found.items()}
-
-    async def at(self, times: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int | None]:
-        """The first offset at or after each time (milliseconds since the epoch), or None."""
-        async with deadline(timeout, f"asking for offsets by time of {_listed(times)}"):
-            found = await self._fetcher.get_offsets_by_times(dict(times), timeout * 1000)
-        return {TopicPartition(*tp): None if at is None else at.offset for tp, at in found.items()}
+def read_uncommitted(fetcher: Fetcher) -> Fetcher:
+    """A copy, whose log ends include undecided transactions: the isolation level is an attribute of the fetcher."""
+    copied = copy.copy(fetcher)
+    copied._isolation_level = _READ_UNCOMMITTED
+    return copied
 
 
 def _named(topics: Collection[str] | re.Pattern[str]) -> str:

@@ -16,7 +16,7 @@ from typing import Final
 from aiokafka.client import ConnectionGroup
 
 from aioparallel.clients.aiokafka.bootstrapping import ROUND, Bootstrap
-from aioparallel.clients.aiokafka.connector import Connector, cut
+from aioparallel.clients.aiokafka.connector import Connector, cut_all
 from aioparallel.clients.aiokafka.first_answer import cancel_all, first_answer
 from aioparallel.clients.aiokafka.internals import ClusterView, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of, error_of
@@ -137,7 +137,6 @@ class MetadataUpdates:
             await cancel_all([task for task in (known, dialled) if task is not None])
 
     def _known(self) -> list[object]:
-        """The nodes to ask first."""
         if self._loop.time() < self._configured_only_until:
             return []
         kept = (BOOTSTRAP, ConnectionGroup.DEFAULT) in self._connections._conns
@@ -151,7 +150,7 @@ class MetadataUpdates:
             self._rebootstrap(f"broker {node} answers REBOOTSTRAP_REQUIRED")
             return None
         if not self._bootstrap.is_ours(cluster_id_of(answer)):
-            self._cut(node)
+            cut_all(self._connections, node)
             return None
         return answer
 
@@ -172,7 +171,7 @@ class MetadataUpdates:
         self.failure = failure
         logger.error("%s", failure, extra={"action": "cluster_changed", "cluster_id": failure.found})
         self._connector.stop(str(failure))
-        self._cut()
+        cut_all(self._connections)
         self._on_failure(failure)
 
     def _rebootstrap(self, why: str) -> None:
@@ -186,13 +185,7 @@ class MetadataUpdates:
             extra={"action": "rebootstrap", "bootstrap_servers": self._bootstrap.servers},
         )
         self._configured_only_until = self._loop.time() + _CONFIGURED_ONLY
-        self._cut()
-
-    def _cut(self, node: object = None) -> None:
-        """Close the connections to this node, or all."""
-        for (of, _), connection in list(self._connections._conns.items()):
-            if node in {None, of}:
-                cut(connection)
+        cut_all(self._connections)
 
     # -- applying metadata
 
@@ -211,7 +204,7 @@ class MetadataUpdates:
             self._connections._conns.pop(first).close()
         for broker in current.brokers():
             if (broker.host, broker.port) != before.get(broker.nodeId, (broker.host, broker.port)):
-                self._cut(broker.nodeId)  # its connections lead to the old address
+                cut_all(self._connections, broker.nodeId)  # its connections lead to the old address
 
     def _log_no_metadata(self, seconds: float) -> None:
         """Log occasionally: without a broker there are ten updates a second."""

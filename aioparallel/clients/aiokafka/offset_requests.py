@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Final
 
@@ -20,8 +19,9 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline
+from aioparallel.clients.aiokafka.group_messages import CommitRequest, OffsetFetch
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
-from aioparallel.clients.aiokafka.offset_messages import CommitRequest, OffsetFetch
+from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.offset_commits import is_large
 from aioparallel.records.error_codes import ErrorCode
@@ -99,9 +99,7 @@ class GroupOffsets:
         return self._results(request.results(answer), offsets, generation)
 
     def _request(self, offsets: Mapping[TopicPartition, Committed], generation: Generation) -> CommitRequest:
-        topics: defaultdict[str, list[tuple[int, Committed]]] = defaultdict(list)
-        for (topic, partition), one in offsets.items():
-            topics[topic].append((partition, one))
+        topics = grouped((topic, (number, one)) for (topic, number), one in offsets.items())
         plain = [
             (topic, [(number, one.offset, one.metadata) for number, one in some]) for topic, some in topics.items()
         ]
@@ -148,9 +146,7 @@ class GroupOffsets:
         """The committed offsets of these partitions. Retries until the timeout."""
         if not partitions:
             return {}
-        topics: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
+        topics = grouped(partitions)
         wanted = list(topics.items())
         older = OffsetFetchRequest(self._group_id, wanted)
         async with deadline(timeout, f"asking for the committed offsets of group {self._group_id!r}"):

@@ -1,6 +1,9 @@
-# ruff: noqa: D102 - documented in aioparallel.clients.producing.brokers.Brokers
+"""The cluster for the producer, through aiokafka's connections.
 
-"""The cluster for the producer, through aiokafka's connections."""
+aiokafka's own producer is not used. It retries without end, and assigns sequence numbers to batches that then fail,
+after which it cannot continue. So batches, numbers and requests are implemented in this package. Only the batch
+builder, the request classes and the connections are aiokafka's.
+"""
 
 from __future__ import annotations
 
@@ -9,26 +12,27 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
-from typing import Final, cast
+from functools import partial
+from typing import Any, Final
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.produce import ProduceRequest
 from aiokafka.protocol.transaction import InitProducerIdRequest
 
-from aioparallel.clients.aiokafka.aiokafka_errors import AUTHENTICATION, deadline, translated
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch, first_answer
-from aioparallel.clients.aiokafka.connecting import close_or_cut_off, find_broker
-from aioparallel.clients.aiokafka.internals import ClusterView
-from aioparallel.clients.aiokafka.log_noise import calm
-from aioparallel.clients.aiokafka.producer_internals import ProduceAnswer, ProducerConnections, ProducerIdAnswer
+from aioparallel.clients.aiokafka.connecting import close_or_cut_off, start_client
+from aioparallel.clients.aiokafka.connector import cut_all
+from aioparallel.clients.aiokafka.internals import ClusterView, Connections
+from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.clients.aiokafka.metadata import topic_partitions
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.transaction_messages import ApiVersions
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
 from aioparallel.clients.producing.produce_answers import Answer, answer_of, unanswered
 from aioparallel.records.error_codes import ErrorCode
-from aioparallel.records.errors import BrokerUnreachable, ClusterChanged, NotAuthorized
+from aioparallel.records.errors import ClusterChanged, NotAuthorized
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["AiokafkaBrokers"]
@@ -55,7 +59,7 @@ class AiokafkaBrokers:
     def __init__(self, settings: ProducerSettings, on_metadata: Callable[[], None]) -> None:
         self._settings = settings
         self._on_metadata = on_metadata
-        self._connections: ProducerConnections | None = None
+        self._connections: Connections | None = None
         self._broker_watch: BrokerWatch | None = None
         self._topics: set[str] = set()
         self._addresses: dict[int, str] = {}  # including brokers that are no longer in the metadata
@@ -72,42 +76,26 @@ class AiokafkaBrokers:
         return None if self._broker_watch is None else self._broker_watch.failure
 
     async def connect(self, timeout: float) -> None:
-        calm()
         settings = self._settings
-        ends = asyncio.get_running_loop().time() + timeout
-        connections: ProducerConnections | None = None
-        try:
-            server = await find_broker(
-                settings.bootstrap_servers, settings.connection_options(), timeout, settings.retry_backoff
-            )
-            connections = cast("ProducerConnections", settings.build(server))
-            broker_watch = BrokerWatch(
-                connections,
-                settings.bootstrap_servers,
-                settings.request_timeout,
-                rebootstrap_after=settings.rebootstrap_after,
-                on_failure=lambda _failure: self._notify(),
-            )
-            left = max(0.0, ends - asyncio.get_running_loop().time())
-            async with asyncio.timeout(left):
-                await self._bootstrap(connections)
-        except TimeoutError as error:
-            await _close(connections, 0.1)
-            raise BrokerUnreachable(settings.bootstrap_servers, timeout, str(error) or "no answer") from None
-        except BaseException:
-            await _close(connections, 0.1)
-            raise
+        connections = settings.build()
+        broker_watch = BrokerWatch(
+            connections,
+            settings.bootstrap_servers,
+            settings.request_timeout,
+            rebootstrap_after=settings.rebootstrap_after,
+            on_failure=lambda _failure: self._notify(),
+        )
+        start, close = partial(self._bootstrap, connections), partial(_close, connections, 0.1)
+        await start_client(connections, start, close, timeout, settings.retry_backoff)
         self._remember_addresses(connections.cluster)
         connections.cluster.add_listener(lambda _cluster: self._updated(connections.cluster))
         self._connections, self._broker_watch = connections, broker_watch
         self._connected_at = asyncio.get_running_loop().time()
 
-    async def _bootstrap(self, connections: ProducerConnections) -> None:
+    async def _bootstrap(self, connections: Connections) -> None:
         while True:
             try:
                 return await connections.bootstrap()
-            except AUTHENTICATION as error:
-                raise translated(error, "connecting") from error
             except kafka.KafkaError:
                 await asyncio.sleep(max(0.1, self._settings.retry_backoff))
 
@@ -128,19 +116,17 @@ class AiokafkaBrokers:
             )
         raise ConnectionError(f"asking for a producer id: {kafka.for_code(answer.error_code).__name__}")
 
-    async def _ask_for_id(self, node: int) -> ProducerIdAnswer | None:
-        request = InitProducerIdRequest(cast("str", None), _TRANSACTION_TIMEOUT_MS)
+    async def _ask_for_id(self, node: int) -> Any:
+        request = InitProducerIdRequest(None, _TRANSACTION_TIMEOUT_MS)
         try:
             await self._probe_idle_connection(node)
-            return cast("ProducerIdAnswer", await self._connected().send(node, request))
+            return await self._connected().send(node, request)
         except (kafka.KafkaError, OSError) as error:
             logger.debug("No producer id from broker %d: %r", node, error, extra={"action": "no_id", "node": node})
             return None
 
     async def produce(self, node: int, batches: Sequence[RecordBatch]) -> list[Answer]:
-        topics: dict[str, list[tuple[int, bytes]]] = defaultdict(list)
-        for batch in batches:
-            topics[batch.queue.topic].append((batch.queue.partition, batch.data))
+        topics = grouped((batch.queue.topic, (batch.queue.partition, batch.data)) for batch in batches)
         timeout_ms = round(self._settings.request_timeout * 1000)
         request = self._request(list(topics.items()), timeout_ms)
         scopes = self._scopes[node]
@@ -170,7 +156,7 @@ class AiokafkaBrokers:
         self._answered_at[node] = now  # so that concurrent requests do not probe it again
         try:
             async with asyncio.timeout(_PROBE_TIMEOUT):
-                await self._connected().send(node, ApiVersions("aioparallel", "1"))
+                await self._connected().send(node, ApiVersions())
         except kafka.IncompatibleBrokerVersion:
             """A broker before Kafka 2.4, over a working connection."""
         except TimeoutError:
@@ -179,17 +165,17 @@ class AiokafkaBrokers:
                 node,
                 extra={"action": "idle_connection_lost", "node": node},
             )
-            self._close_connections(node)
+            cut_all(self._connected(), node)
 
     def _request(self, topics: list[tuple[str, list[tuple[int, bytes]]]], timeout_ms: int) -> object:
-        return ProduceRequest(cast("str", None), _ALL, timeout_ms, topics)
+        return ProduceRequest(None, _ALL, timeout_ms, topics)
 
-    def _answers(self, answer: object) -> dict[tuple[str, int], Answer]:
-        answered = cast("ProduceAnswer", answer)
+    def _answers(self, answer: Any) -> dict[tuple[str, int], Answer]:
+        has_timestamp = answer.API_VERSION >= 2
         return {
-            (topic, fields[0]): answer_of(fields[1], fields[2], fields[3] if answered.API_VERSION >= 2 else -1)
-            for topic, partitions in answered.topics
-            for fields in partitions
+            (topic, number): answer_of(code, offset, timestamp[0] if has_timestamp else -1)
+            for topic, partitions in answer.topics
+            for number, code, offset, *timestamp in partitions
         }
 
     # -- metadata
@@ -241,17 +227,12 @@ class AiokafkaBrokers:
                 await connections.force_metadata_update()
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        # Requests all topics, so none is created.
-        async with deadline(timeout, f"asking for the partitions of {', '.join(sorted(topics))}"):
-            while True:
-                if self.failure is not None:
-                    raise self.failure
-                try:
-                    cluster = await self._connected().fetch_all_metadata()
-                    break
-                except kafka.KafkaError:
-                    await asyncio.sleep(max(0.1, self._settings.retry_backoff))
-        return {TopicPartition(name, number) for name in topics for number in cluster.partitions_for_topic(name) or ()}
+        def connections() -> Connections:
+            if self.failure is not None:
+                raise self.failure
+            return self._connected()
+
+        return await topic_partitions(connections, topics, timeout, max(0.1, self._settings.retry_backoff))
 
     # -- ending
 
@@ -262,17 +243,10 @@ class AiokafkaBrokers:
         for scope in self._scopes[node]:
             if not scope.expired():
                 scope.reschedule(0.0)
-        self._close_connections(node)
+        cut_all(self._connections, node)
 
     def _has_connection(self, node: int) -> bool:
         return (node, ConnectionGroup.DEFAULT) in self._connected()._conns
-
-    def _close_connections(self, node: int) -> None:
-        """Includes connections that were replaced for a new login and still wait for answers."""
-        for (of, _), connection in list(self._connected()._conns.items()):
-            if of == node and (writer := connection._writer) is not None:
-                connection.close()
-                writer.transport.abort()
 
     async def close(self, timeout: float) -> None:
         connections, self._connections = self._connections, None
@@ -283,12 +257,12 @@ class AiokafkaBrokers:
             raise ConnectionError("not connected")
         return self._broker_watch
 
-    def _connected(self) -> ProducerConnections:
+    def _connected(self) -> Connections:
         if self._connections is None:
             raise ConnectionError("not connected")
         return self._connections
 
 
-async def _close(connections: ProducerConnections | None, timeout: float) -> None:
+async def _close(connections: Connections | None, timeout: float) -> None:
     if connections is not None:
         await close_or_cut_off(connections, connections.close(), timeout)

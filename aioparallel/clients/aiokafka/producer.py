@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
+from typing import Any, TypedDict, Unpack
 
 from aioparallel.clients.aiokafka.batch_encoding import BatchEncoder
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
@@ -13,6 +14,12 @@ from aioparallel.clients.producing import QueueingProducer, TransactionalQueuein
 from aioparallel.clients.producing.queues import PartitionQueues
 
 __all__ = ["AiokafkaProducer", "AiokafkaTransactionalProducer"]
+
+
+class _Options(TypedDict):
+    delivery_timeout: float
+    consumer_options: Mapping[str, object]
+    producer_options: Mapping[str, object]
 
 
 class AiokafkaProducer(QueueingProducer):
@@ -29,28 +36,10 @@ class AiokafkaProducer(QueueingProducer):
     that users cannot set.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        *,
-        delivery_timeout: float,
-        consumer_options: Mapping[str, object],
-        producer_options: Mapping[str, object],
-    ) -> None:
-        settings = ProducerSettings(
-            bootstrap_servers,
-            delivery_timeout=delivery_timeout,
-            consumer_options=consumer_options,
-            producer_options=producer_options,
-        )
-        super().__init__(
-            _partition_queues(settings, BatchEncoder(settings.compression, settings.request_bytes)),
-            lambda on_metadata: AiokafkaBrokers(settings, on_metadata),
-            servers=bootstrap_servers,
-            delivery_timeout=delivery_timeout,
-            linger=settings.linger,
-            retry_backoff=settings.retry_backoff,
-        )
+    def __init__(self, bootstrap_servers: str, **options: Unpack[_Options]) -> None:
+        settings = ProducerSettings(bootstrap_servers, **options)
+        encoder = BatchEncoder(settings.compression, settings.request_bytes)
+        super().__init__(_partition_queues(settings, encoder), partial(AiokafkaBrokers, settings), **_of(settings))
 
 
 class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
@@ -60,42 +49,28 @@ class AiokafkaTransactionalProducer(TransactionalQueueingProducer):
     ``group_id``: the group of the offsets. Other arguments: see :class:`AiokafkaProducer`.
     """
 
-    def __init__(
-        self,
-        bootstrap_servers: str,
-        group_id: str,
-        *,
-        delivery_timeout: float,
-        consumer_options: Mapping[str, object],
-        producer_options: Mapping[str, object],
-    ) -> None:
-        settings = ProducerSettings(
-            bootstrap_servers,
-            delivery_timeout=delivery_timeout,
-            consumer_options=consumer_options,
-            producer_options=producer_options,
-        )
-        self.plain = partial(
-            AiokafkaProducer,
-            bootstrap_servers,
-            delivery_timeout=delivery_timeout,
-            consumer_options=consumer_options,
-            producer_options=producer_options,
-        )
-        """Makes a producer without transactions; see
-        :class:`~aioparallel.persistence.transactions.TransactionalProducer`."""
+    def __init__(self, bootstrap_servers: str, group_id: str, **options: Unpack[_Options]) -> None:
+        settings = ProducerSettings(bootstrap_servers, **options)
+        self.plain = partial(AiokafkaProducer, bootstrap_servers, **options)
+        """Makes a producer without transactions, for outputs that belong to none."""
         encoder = BatchEncoder(settings.compression, settings.request_bytes, is_transactional=True)
-        instance = consumer_options.get("group_instance_id")
+        instance = options["consumer_options"].get("group_instance_id")
         super().__init__(
             _partition_queues(settings, encoder),
             lambda on_metadata: TransactionalAiokafkaBrokers(
                 settings, on_metadata, group_id, None if instance is None else str(instance)
             ),
-            servers=bootstrap_servers,
-            delivery_timeout=delivery_timeout,
-            linger=settings.linger,
-            retry_backoff=settings.retry_backoff,
+            **_of(settings),
         )
+
+
+def _of(settings: ProducerSettings) -> dict[str, Any]:
+    return {
+        "servers": settings.bootstrap_servers,
+        "delivery_timeout": settings.delivery_timeout,
+        "linger": settings.linger,
+        "retry_backoff": settings.retry_backoff,
+    }
 
 
 def _partition_queues(settings: ProducerSettings, encoder: BatchEncoder) -> PartitionQueues:

@@ -15,7 +15,7 @@ from aioparallel.clients.aiokafka.checking import (
     rebootstrap_after,
 )
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.settings import aiokafka_options, check_servers, connection_options, option_names
+from aioparallel.clients.aiokafka.settings import built, check_servers, option_names
 from aioparallel.clients.producing.topic import Partitioner
 from aioparallel.records.errors import ConfigurationError
 
@@ -91,24 +91,13 @@ class ProducerSettings:
         self.retry_backoff = merged.number("retry_backoff_ms", 100) / 1000
         timeout = merged.number("request_timeout_ms", _REQUEST_TIMEOUT_MS, least=1) / 1000
         self.request_timeout = self._request_timeout(timeout, producer_options)
+        self._options.pop(REBOOTSTRAP_AFTER, None)
+        self._options["bootstrap_servers"] = bootstrap_servers
         self._options["request_timeout_ms"] = round(self.request_timeout * 1000)
 
-    def build(self, server: str) -> Connections:
-        """Connections that start with ``server``. They are not connected yet, and must be closed. Needs a running loop.
-
-        Raises ConfigurationError if aiokafka refuses a value.
-        """
-        try:
-            return cast("Connections", AIOKafkaClient(bootstrap_servers=server, **aiokafka_options(self._options)))
-        except (AssertionError, TypeError, ValueError) as error:
-            names = sorted(self._options)
-            raise ConfigurationError(
-                "Producing client_options", names, f"aiokafka refused a value of them: {error}"
-            ) from error
-
-    def connection_options(self) -> dict[str, object]:
-        """The options of a single connection: client id, TLS and SASL."""
-        return connection_options(self._options)
+    def build(self) -> Connections:
+        """Connections that are not connected yet, and must be closed. Needs a running loop."""
+        return cast("Connections", built(AIOKafkaClient, self._options, _OWN))
 
     def _request_timeout(self, timeout: float, producer_options: Mapping[str, object]) -> float:
         """The request timeout. The producer's own option must not exceed ``delivery_timeout``; others are reduced."""

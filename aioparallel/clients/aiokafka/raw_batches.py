@@ -12,16 +12,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from aiokafka.codec import gzip_decode, lz4_decode, snappy_decode, zstd_decode
 
 from aioparallel.records.record import Headers
 
-__all__ = ["Damaged", "Frame", "Place", "SalvagedRecord", "frame_at", "place_of", "records_in"]
+__all__ = ["Damaged", "Frame", "Place", "SalvagedRecord", "frame_at", "head_at", "place_of", "records_in"]
 
 _FRAME: Final = struct.Struct(">qi")
 """Offset, and the length of the rest."""
+_EPOCH: Final = struct.Struct(">i")
 _MAGIC_AT: Final = 16
 _NEW: Final = 2
 """The message format of batches with a header."""
@@ -68,7 +70,6 @@ class Frame(NamedTuple):
 
     @property
     def is_new(self) -> bool:
-        """Whether it has message format 2."""
         return len(self.data) >= _HEADER.size and self.data[_MAGIC_AT] >= _NEW
 
 
@@ -84,20 +85,32 @@ class SalvagedRecord(NamedTuple):
     """Why the record is not decodable as a whole; None if it is."""
 
 
-def frame_at(response: bytes, number: int) -> Frame | None:
-    """The batch with this number, counted from 0, in a partition's bytes of a fetch response. It may be cut off at the
-    end. None if there is no such batch."""
-    at = 0
-    while at + _FRAME.size <= len(response):
-        offset, length = _FRAME.unpack_from(response, at)
-        end = at + _FRAME.size + max(0, length)
-        if not number:
-            following = None
-            if at < end <= len(response) - _FRAME.size:
-                following = int(_FRAME.unpack_from(response, end)[0])
-            return Frame(int(offset), response[at:end], following)
-        at, number = end, number - 1
-    return None
+class Head(NamedTuple):
+    """The start of a batch."""
+
+    offset: int
+    end: int
+    """Where the next batch begins in the response."""
+    epoch: int | None
+    """The leader epoch; None in formats 0 and 1."""
+
+
+def head_at(response: bytes, at: int) -> Head | None:
+    """The start of the batch that begins there in a partition's bytes of a fetch response; None if none does."""
+    body = at + _FRAME.size
+    if body > len(response):
+        return None
+    offset, length = _FRAME.unpack_from(response, at)
+    is_new = at + _MAGIC_AT < len(response) and response[at + _MAGIC_AT] >= _NEW
+    return Head(offset, body + max(0, length), _EPOCH.unpack_from(response, body)[0] if is_new else None)
+
+
+def frame_at(response: bytes, at: int) -> Frame | None:
+    """The batch that begins there, which may be cut off at the end of the response; None if none does."""
+    if (head := head_at(response, at)) is None:
+        return None
+    following = head_at(response, head.end)
+    return Frame(head.offset, response[at : head.end], None if following is None else following.offset)
 
 
 def place_of(frame: Frame, position: int) -> Place:
@@ -159,18 +172,17 @@ def _record(reader: _Reader, base: int, first_timestamp: int) -> SalvagedRecord:
     return SalvagedRecord(offset, timestamp, found.key, found.value, tuple(found.headers), found.fault)
 
 
+@dataclass
 class _Parts:
     """The parts of a record that were read so far. ``name``: the part that is being read."""
 
-    def __init__(self) -> None:
-        self.name = "key"
-        self.key: bytes | None = None
-        self.value: bytes | None = None
-        self.headers: list[tuple[str, bytes | None]] = []
-        self.fault: str | None = None
+    name: str = "key"
+    key: bytes | None = None
+    value: bytes | None = None
+    headers: list[tuple[str, bytes | None]] = field(default_factory=list)
+    fault: str | None = None
 
     def read(self, reader: _Reader) -> None:
-        """Read all parts. Raises ValueError."""
         self.key = reader.part()
         self.name = "value"
         self.value = reader.part()
@@ -196,11 +208,9 @@ class _Reader:
 
     @property
     def left(self) -> int:
-        """Number of unread bytes."""
         return len(self._data) - self._at
 
     def take(self, size: int) -> bytes:
-        """Read ``size`` bytes."""
         if size > self.left:
             raise ValueError(f"its length is {size} bytes, and {self.left} are left")
         self._at += size
@@ -218,7 +228,6 @@ class _Reader:
         raise ValueError("a number has no end")
 
     def size(self) -> int:
-        """Read a number that must not be negative."""
         found = self.number()
         if found < 0:
             raise ValueError(f"its size is {found}")

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection
-from typing import Any, Final, cast
+from collections.abc import Collection
+from typing import Any, Final
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
-from aiokafka.conn import CloseReason
 from aiokafka.protocol.fetch import FetchRequest
 
-from aioparallel.clients.aiokafka.internals import FetchAnswer, Fetcher
+from aioparallel.clients.aiokafka.connector import close_silent
+from aioparallel.clients.aiokafka.internals import Fetcher
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.record import TopicPartition
 
@@ -58,7 +58,7 @@ class ReadReplicas:
         if fetcher._client_rack:
             fetcher._select_read_replica = self.select
             fetcher._update_preferred_read_replica = self.named
-            self._send = cast("Callable[..., Any]", self._connections.send)
+            self._send = self._connections.send
             self._connections.send = self.send  # type: ignore[method-assign]
 
     def select(self, partition: TopicPartition) -> int | None:
@@ -84,11 +84,10 @@ class ReadReplicas:
         self._by_leader[partition] = self._loop.time() + _BY_LEADER
 
     def _may_be_asked(self, follower: int) -> bool:
-        """Whether the follower is in the metadata and has not failed recently."""
         is_avoided = follower in self._avoided and self._loop.time() < self._avoided[follower][0]
         return not is_avoided and self._connections.cluster.broker_metadata(follower) is not None
 
-    async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> object:
+    async def send(self, node_id: int, request: Any, *, group: int = ConnectionGroup.DEFAULT) -> Any:
         """``AIOKafkaClient.send``, with a timeout for fetches from followers."""
         if not isinstance(request, FetchRequest):
             return await self._send(node_id, request, group=group)
@@ -103,24 +102,20 @@ class ReadReplicas:
                 answer = await self._send(node_id, request, group=group)
         except TimeoutError:
             # Close the connection, so that a late answer does not compete with the leader's.
-            if (connection := self._connections._conns.get((node_id, group))) is not None:
-                connection.close(reason=CloseReason.CONNECTION_TIMEOUT)
+            failure = close_silent(self._connections, node_id, group)
             self._avoid(node_id, "it does not answer")
-            raise kafka.RequestTimedOutError(f"broker {node_id} does not answer") from None
+            raise failure from None
         except kafka.KafkaError as error:
             self._avoid(node_id, repr(error))
             raise
         self._avoided.pop(node_id, None)
-        self._leave_to_leaders(cast("FetchAnswer", answer), followed)
-        return cast("object", answer)
+        self._leave_to_leaders(answer, followed)
+        return answer
 
     def _is_by_leader(self, asked: Collection[TopicPartition]) -> bool:
         now = self._loop.time()
-        found = [partition for partition in asked if partition in self._by_leader]
-        for partition in found:
-            if self._by_leader[partition] <= now:
-                del self._by_leader[partition]
-        return any(partition in self._by_leader for partition in found)
+        self._by_leader = {partition: until for partition, until in self._by_leader.items() if until > now}
+        return any(partition in self._by_leader for partition in asked)
 
     def _avoid(self, follower: int, why: str) -> None:
         _, before = self._avoided.get(follower, (0.0, _AVOIDED / 2))
@@ -135,11 +130,10 @@ class ReadReplicas:
             extra={"action": "follower_avoided", "node": follower},
         )
 
-    def _leave_to_leaders(self, answer: FetchAnswer, followed: Collection[TopicPartition]) -> None:
+    def _leave_to_leaders(self, answer: Any, followed: Collection[TopicPartition]) -> None:
         """Read partitions from their leaders for which a follower returned an error. aiokafka drops its preference
         after any error, and asks the leader again."""
-        for topic, parts in answer.topics:
-            entries = cast("list[tuple[Any, ...]]", parts)
+        for topic, entries in answer.topics:
             for index, (number, code, *rest) in enumerate(entries):
                 partition = TopicPartition(topic, number)
                 if code == ErrorCode.NONE or partition not in followed:

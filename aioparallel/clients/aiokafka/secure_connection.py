@@ -23,7 +23,7 @@ import base64
 import json
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from typing import Final, Protocol, cast
+from typing import Any, Final
 
 import aiokafka.errors as kafka
 from aiokafka.abc import AbstractTokenProvider
@@ -51,10 +51,6 @@ class LoginFailed(kafka.KafkaError):  # type: ignore[misc]
     """The credentials could not be obtained, or were refused. Not retriable."""
 
 
-class _Steps(Protocol):
-    async def step(self, payload: bytes | None) -> tuple[bytes, bool] | None: ...
-
-
 class _TokenLogin(OAuthAuthenticator):  # type: ignore[misc]
     """aiokafka's authenticator, which also reads the broker's refusal."""
 
@@ -69,7 +65,7 @@ class _TokenLogin(OAuthAuthenticator):  # type: ignore[misc]
                 self._tokens.refused()
             raise LoginFailed(f"the token is refused{self._why}: {payload.decode(errors='replace')}")
         try:
-            answer = await cast("_Steps", super()).step(payload)
+            answer: tuple[bytes, bool] | None = await super().step(payload)
         except NoToken as error:
             raise LoginFailed(str(error)) from error
         if answer is not None:
@@ -100,7 +96,6 @@ class _ScramLogin(ScramAuthenticator):  # type: ignore[misc]
         super().process_server_first_message(server_first)
 
     def process_server_final_message(self, server_final: str) -> None:
-        """Raises LoginFailed for a refusal."""
         _check_accepted(server_final)
         super().process_server_final_message(server_final)
 
@@ -119,11 +114,9 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
     """Time of the login."""
 
     def authenticator_oauth(self) -> _TokenLogin:
-        """Used by aiokafka for OAUTHBEARER."""
         return _TokenLogin(self._sasl_oauth_token_provider)
 
     def authenticator_scram(self) -> _ScramLogin:
-        """Used by aiokafka for SCRAM."""
         return _ScramLogin(
             loop=self._loop,
             sasl_plain_password=self._sasl_plain_password,
@@ -131,15 +124,15 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
             sasl_mechanism=self._sasl_mechanism,
         )
 
-    def send(self, request: object, expect_response: bool = True) -> Awaitable[object]:
+    def send(self, request: object, expect_response: bool = True) -> Awaitable[Any]:
         """Send a request. Notes the lifetime in the answer to a login."""
-        answer = cast("Awaitable[object]", super().send(request, expect_response))
+        answer: Awaitable[Any] = super().send(request, expect_response)
         return self._noting_lifetime(answer) if isinstance(request, SaslAuthenticateRequest) else answer
 
     def close(self, reason: object = None, exc: BaseException | None = None) -> asyncio.Future[None] | None:
         """Close the connection; abort it if it was never up, because TLS waits half a minute for a clean end."""
         writer = self._writer
-        closed = cast("asyncio.Future[None] | None", super().close(reason, exc))
+        closed: asyncio.Future[None] | None = super().close(reason, exc)
         if writer is not None and not self.is_up:
             writer.transport.abort()
         return closed
@@ -150,7 +143,7 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
         if self._closed_fut is not None:
             await asyncio.wait([self._closed_fut], timeout=_GONE if self._protocol is not None else 0.0)
 
-    async def _noting_lifetime(self, answering: Awaitable[object]) -> object:
+    async def _noting_lifetime(self, answering: Awaitable[Any]) -> Any:
         answer = await answering
         if (lifetime := getattr(answer, "session_lifetime_ms", 0)) > 0:
             self.since = asyncio.get_running_loop().time()
@@ -164,7 +157,6 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
 
     @property
     def has_requests(self) -> bool:
-        """Whether a request is unanswered."""
         return bool(self._requests)
 
 

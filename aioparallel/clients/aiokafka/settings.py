@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 from aiokafka import AIOKafkaConsumer
@@ -21,7 +21,7 @@ from aioparallel.clients.aiokafka.checking import (
 from aioparallel.clients.aiokafka.internals import Consumer
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["ConsumerSettings", "aiokafka_options", "check_servers", "connection_options", "option_names"]
+__all__ = ["ConsumerSettings", "built", "check_servers", "connection_options", "option_names"]
 
 _OURS: Final[Mapping[str, str]] = {
     "acks": "leave it out, it is an option of Producing, and always all there",
@@ -42,20 +42,6 @@ _OURS: Final[Mapping[str, str]] = {
     "value_deserializer": "leave it out, decode record.value in the handler",
 }
 """aiokafka's options that users cannot set, and what to use instead."""
-
-_OF_GROUPS: Final = frozenset(
-    {
-        "bootstrap_servers",
-        "group_id",
-        "group_instance_id",
-        "heartbeat_interval_ms",
-        "max_poll_interval_ms",
-        "partition_assignment_strategy",
-        "rebalance_timeout_ms",
-        "session_timeout_ms",
-    }
-)
-"""Options that only apply within a group, and ``bootstrap_servers``, which is passed separately."""
 
 _NEVER_MS: Final = MOST
 """24.8 days: the longest poll interval of the protocol. ``client.py`` prevents that it ever expires."""
@@ -106,11 +92,11 @@ class ConsumerSettings:
         self.fetch_wait = given.number("fetch_max_wait_ms", FETCH_MAX_WAIT_MS) / 1000
         self.rebootstrap_after = rebootstrap_after(given)
         self.prefetch_backoff = None if "fetch_max_wait_ms" in client_options else PREFETCH_BACKOFF
-        self._options: dict[str, object] = {
+        self.options: dict[str, object] = {
             "client_id": "aioparallel",
             "fetch_max_bytes": FETCH_MAX_BYTES,
             "fetch_max_wait_ms": FETCH_MAX_WAIT_MS,
-            **client_options,
+            **{name: value for name, value in client_options.items() if name != REBOOTSTRAP_AFTER},
             "auto_offset_reset": "none",
             "bootstrap_servers": bootstrap_servers,
             "enable_auto_commit": False,
@@ -123,28 +109,18 @@ class ConsumerSettings:
         }
 
     def build(self) -> Consumer:
-        """A consumer that has not connected yet and must be closed. Needs a running loop.
-
-        Raises ConfigurationError if aiokafka refuses a value.
-        """
-        try:
-            return cast("Consumer", AIOKafkaConsumer(**aiokafka_options(self._options)))
-        except (AssertionError, TypeError, ValueError) as error:
-            names = sorted(self._options)
-            raise ConfigurationError("client_options", names, f"aiokafka refused a value of them: {error}") from error
-
-    def reading_options(self) -> dict[str, object]:
-        """The options of a consumer without a group."""
-        return {name: value for name, value in self._options.items() if name not in _OF_GROUPS}
-
-    def connection_options(self) -> dict[str, object]:
-        """The options of a single connection: client id, TLS and SASL."""
-        return connection_options(self._options)
+        """A consumer that has not connected yet and must be closed. Needs a running loop."""
+        return cast("Consumer", built(AIOKafkaConsumer, self.options, "client_options"))
 
 
-def aiokafka_options(options: Mapping[str, object]) -> dict[str, object]:
-    """The options without the one that aiokafka does not have."""
-    return {name: value for name, value in options.items() if name != REBOOTSTRAP_AFTER}
+def built(kind: Callable[..., object], options: Mapping[str, object], place: str) -> object:
+    """An object of aiokafka with these options. ``place``: where they were given.
+
+    Raises ConfigurationError if aiokafka refuses a value of them."""
+    try:
+        return kind(**options)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise ConfigurationError(place, sorted(options), f"aiokafka refused a value of them: {error}") from error
 
 
 def connection_options(options: Mapping[str, object]) -> dict[str, object]:

@@ -21,13 +21,13 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable
-from typing import Final, cast
+from typing import Any, Final
 
 import aiokafka.errors as kafka
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
-from aioparallel.clients.aiokafka.heartbeats import Heartbeat
-from aioparallel.clients.aiokafka.internals import Coordinator, JoinAnswer, JoinRequest, MemberAnswer
+from aioparallel.clients.aiokafka.group_messages import Heartbeat
+from aioparallel.clients.aiokafka.internals import Coordinator
 from aioparallel.records.error_codes import ErrorCode
 
 __all__ = ["StaticMember"]
@@ -62,12 +62,12 @@ class StaticMember:
         else:
             self._end()
 
-    async def send(self, request: object) -> object:
+    async def send(self, request: object) -> Any:
         """``GroupCoordinator._send_req``. Once fenced, it does not return, and raises when the coordinator closes."""
         if not self._is_fenced:
             answer = await self._send_named(request)
             if isinstance(request, _NAME_THE_MEMBER):
-                self._hear(request, cast("MemberAnswer", answer))
+                self._hear(request, answer)
             if not self._is_fenced:
                 return answer
         # Do not raise: aiokafka would retry at once, again and again.
@@ -77,22 +77,21 @@ class StaticMember:
             await asyncio.get_running_loop().create_future()
         raise kafka.IllegalStateError("another process has the group_instance_id of this member")
 
-    async def _send_named(self, request: object) -> object:
+    async def _send_named(self, request: Any) -> Any:
         if isinstance(request, HeartbeatRequest):
             coordinator = self._coordinator
             request = Heartbeat(coordinator.group_id, coordinator.generation, coordinator.member_id, self._instance_id)
         if not isinstance(request, JoinGroupRequest):
             return await self._send(request)
-        joining = cast("JoinRequest", request)
-        joining._member_id = joining._member_id or self._member_id
+        request._member_id = request._member_id or self._member_id
         try:
             return await self._send(request)
         except BaseException:
-            if joining._member_id == _UNKNOWN:
+            if request._member_id == _UNKNOWN:
                 self._unanswered_at = self._time()
             raise
 
-    def _hear(self, request: object, answer: MemberAnswer) -> None:
+    def _hear(self, request: object, answer: Any) -> None:
         if answer.error_code == ErrorCode.FENCED_INSTANCE_ID:
             # aiokafka has one such request in flight, and none across a join: the answer concerns the current member.
             if self._may_be_itself():
@@ -101,7 +100,7 @@ class StaticMember:
                 self._end()
         elif isinstance(request, JoinGroupRequest):
             if answer.error_code == ErrorCode.NONE:
-                self._member_id = cast("JoinAnswer", answer).member_id
+                self._member_id = answer.member_id
             elif answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID:
                 self._member_id = _UNKNOWN
 

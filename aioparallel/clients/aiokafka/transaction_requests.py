@@ -1,5 +1,3 @@
-# ruff: noqa: D102 - documented in aioparallel.clients.producing.transactional.TransactionalBrokers
-
 """The cluster for the transactional producer, through aiokafka's connections.
 
 aiokafka implements the transactions of Kafka 0.11. Their offsets are not fenced by the group's generation, and a late
@@ -11,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, cast
 
@@ -20,6 +17,8 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.coordination import FindCoordinatorRequest
 
 from aioparallel.clients.aiokafka.broker_watch import first_answer
+from aioparallel.clients.aiokafka.connector import close_silent
+from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.clients.aiokafka.produce_requests import AiokafkaBrokers
 from aioparallel.clients.aiokafka.producer_settings import ProducerSettings
 from aioparallel.clients.aiokafka.transaction_messages import (
@@ -84,7 +83,7 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
 
     async def _ask_for_versions(self, node: int) -> Mapping[int, bytes] | None:
         try:
-            answer = cast("Any", await self._connected().send(node, ApiVersions("aioparallel", "1")))
+            answer = await self._connected().send(node, ApiVersions())
         except kafka.IncompatibleBrokerVersion:
             return {}
         except (kafka.KafkaError, OSError, TimeoutError) as error:
@@ -102,10 +101,10 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
             [(topic, [(number, data, {}) for number, data in batches], {}) for topic, batches in topics],
         )
 
-    def _answers(self, answer: object) -> dict[tuple[str, int], Answer]:
+    def _answers(self, answer: Any) -> dict[tuple[str, int], Answer]:
         return {
             (topic, partition): answer_in_transaction(code, offset, timestamp)
-            for topic, partitions, _ in cast("Any", answer).topics
+            for topic, partitions, _ in answer.topics
             for partition, code, offset, timestamp, *_ in partitions
         }
 
@@ -131,9 +130,10 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
     async def commit_offsets(
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        topics: defaultdict[str, list[tuple[int, int, int, str, dict[int, bytes]]]] = defaultdict(list)
-        for (topic, partition), (offset, metadata, leader_epoch, _) in positions.items():
-            topics[topic].append((partition, offset, leader_epoch, metadata, {}))
+        topics = grouped(
+            (topic, (number, one.offset, one.leader_epoch, one.metadata, {}))
+            for (topic, number), one in positions.items()
+        )
         request = TxnOffsetCommit(
             self.transactional_id,
             self._group_id,
@@ -155,10 +155,8 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
         return found
 
     async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
-        topics: defaultdict[str, list[int]] = defaultdict(list)
-        for topic, partition in partitions:
-            topics[topic].append(partition)
-        request = OffsetFetch(self._group_id, [(topic, numbers, {}) for topic, numbers in topics.items()], True)
+        topics = [(topic, numbers, {}) for topic, numbers in grouped(partitions).items()]
+        request = OffsetFetch(self._group_id, topics, True)
         answer = await self._ask(_OF_GROUP, request, timeout)
         if isinstance(answer, int):
             return StableOffsets(answer, {})
@@ -186,14 +184,14 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
         except _NotFound as error:
             return error.code
         except kafka.IncompatibleBrokerVersion as error:
-            _log(type(request).__name__, error)
+            _log(str(request), error)
             return ErrorCode.UNSUPPORTED_VERSION
         except (kafka.KafkaError, OSError, TimeoutError) as error:
-            _log(type(request).__name__, error)
+            _log(str(request), error)
             self._forget(kind)
-            if isinstance(error, TimeoutError) and node is not None and timeout >= _SILENT:
+            if isinstance(error, TimeoutError) and timeout >= _SILENT and self._connections is not None:
                 # Later requests in the same connection would not be answered either.
-                self._cut_coordination(node)
+                close_silent(self._connections, node, ConnectionGroup.COORDINATION)
             return NO_ANSWER
 
     async def _find(self, kind: int, key: str) -> int:
@@ -222,12 +220,6 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
         """Look up the coordinator again at the next request."""
         for key in [key for key in self._coordinators if key[0] == kind]:
             del self._coordinators[key]
-
-    def _cut_coordination(self, node: int) -> None:
-        connections = self._connections
-        connection = None if connections is None else connections._conns.get((node, ConnectionGroup.COORDINATION))
-        if connection is not None:
-            connection.close()
 
 
 class _NotFound(Exception):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 __all__ = ["Identity", "Numbering"]
@@ -21,6 +22,7 @@ class Identity(NamedTuple):
     epoch: int
 
 
+@dataclass(eq=False, slots=True)
 class Numbering:
     """Producer id, epoch and sequence number of one partition's next batch.
 
@@ -38,15 +40,12 @@ class Numbering:
     (:meth:`adopt`). This class then raises no epochs itself.
     """
 
-    __slots__ = ("_identity", "_is_given", "_is_spent", "_sequence", "is_in_doubt")
-
-    def __init__(self) -> None:
-        self._is_given = False
-        self.is_in_doubt = False
-        """Whether a batch was sent with the next numbers and its result is unknown."""
-        self._identity: Identity | None = None
-        self._is_spent = False
-        self._sequence = 0
+    _identity: Identity | None = None
+    _sequence: int = 0
+    _is_given: bool = False
+    _is_spent: bool = False
+    is_in_doubt: bool = False
+    """Whether a batch was sent with the next numbers and its result is unknown."""
 
     def __repr__(self) -> str:
         return f"<Numbering {self._identity} sequence={self._sequence}{' spent' if self._is_spent else ''}>"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
@@ -12,32 +13,32 @@ __all__ = ["SILENCE", "ProduceRequest", "Requests"]
 SILENCE: Final = 3.0
 """Seconds without an answer after which a broker counts as silent. A healthy broker may need some seconds, because it
 waits for its followers."""
+MOST_IN_FLIGHT: Final = 3
+"""Most requests in flight to one broker."""
 _FORGOTTEN: Final = 5.0
 """Seconds without a request after which a node no longer counts as silent."""
 _EARLY: Final = 0.001
 """Seconds that a timer may run early."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class ProduceRequest:
     """Batches in flight to one node, at its address of that time."""
 
-    __slots__ = ("address", "batches", "node")
-
-    def __init__(self, node: int, address: str, batches: Sequence[RecordBatch]) -> None:
-        self.node = node
-        self.address = address
-        self.batches = batches
+    node: int
+    address: str
+    batches: Sequence[RecordBatch]
 
 
-class Debt:
-    """The unanswered requests of one node. ``since``: when it began to owe an answer. ``asked``: when its last request
-    began or ended."""
+@dataclass(slots=True)
+class _Debt:
+    """The unanswered requests of one node."""
 
-    __slots__ = ("asked", "requests", "since")
-
-    def __init__(self, now: float) -> None:
-        self.since = self.asked = now
-        self.requests: set[ProduceRequest] = set()
+    since: float
+    """When it began to owe an answer."""
+    asked: float
+    """When its last request began or ended."""
+    requests: set[ProduceRequest] = field(default_factory=set)
 
     def is_forgotten(self, now: float) -> bool:
         """Whether the node has had no request for so long that its silence means nothing; it may be gone for good."""
@@ -48,20 +49,18 @@ class Requests:
     """Unanswered requests by node. Times are passed in, as seconds on the loop's clock."""
 
     def __init__(self) -> None:
-        self._debts: dict[int, Debt] = {}
+        self._debts: dict[int, _Debt] = {}
 
     def begin(self, node: int, address: str, batches: Sequence[RecordBatch], now: float) -> ProduceRequest:
-        """A request is sent."""
         request = ProduceRequest(node, address, batches)
         debt = self._debts.get(node)
         if debt is None or debt.is_forgotten(now):
-            debt = self._debts[node] = Debt(now)
+            debt = self._debts[node] = _Debt(now, now)
         debt.asked = now
         debt.requests.add(request)
         return request
 
     def end(self, request: ProduceRequest, now: float, *, is_answered: bool) -> None:
-        """The request ended, with or without an answer."""
         debt = self._debts[request.node]
         debt.requests.discard(request)
         debt.asked = now
@@ -72,13 +71,13 @@ class Requests:
             del self._debts[request.node]
 
     def count(self, node: int) -> int:
-        """Number of requests in flight to this node."""
         debt = self._debts.get(node)
         return 0 if debt is None else len(debt.requests)
 
-    def busy(self, most: int) -> Collection[int]:
-        """Nodes with at least ``most`` requests in flight."""
-        return [node for node, debt in self._debts.items() if len(debt.requests) >= most]
+    @property
+    def busy(self) -> Collection[int]:
+        """Nodes with the maximum of requests in flight."""
+        return [node for node, debt in self._debts.items() if len(debt.requests) >= MOST_IN_FLIGHT]
 
     def silent(self, now: float) -> dict[int, float]:
         """Nodes that have owed an answer for :data:`SILENCE` seconds or more, and since when. Repeated requests without

@@ -36,17 +36,11 @@ def by_broker(
             outputs=sum(queue.outstanding for queue in own),
             waiting=sum(len(queue.waiting) for queue in own),
             batches=sum(queue.batch is not None for queue in own),
-            oldest=max(now - (_deadline(queue) - delivery_timeout) for queue in own),
+            oldest=max(now - ((queue.next_deadline or now) - delivery_timeout) for queue in own),
             silent=None if node is None or node not in silent_since else now - silent_since[node],
         )
         for node, own in sorted(found.items(), key=lambda item: (item[0] is None, item[0] or 0))
     )
-
-
-def _deadline(queue: PartitionQueue) -> float:
-    deadline = queue.next_deadline
-    assert deadline is not None
-    return deadline
 
 
 def silence_of(outputs: Iterable[BrokerOutputs]) -> tuple[Problem, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from aioparallel.clients.producing.numbering import Identity, Numbering
@@ -32,46 +33,27 @@ Explain = Callable[[int], str]
 """Returns why an output failed, given the size of its batch in bytes."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class RecordBatch:
-    """Entries of one partition in one record batch. Every attempt sends the same bytes.
+    """Entries of one partition in one record batch. Every attempt sends the same bytes, with the same numbers."""
 
-    ``identity`` and ``sequence`` are the numbers in these bytes. ``is_in_flight``: a request with the batch is
-    outstanding. ``given_up``: the number of leading entries that have timed out; they remain in the bytes.
-
-    Two flags say that its numbers may be used already. ``is_doubtful``: an attempt ended without an answer that says
-    whether the batch was written. ``is_part_of_doubtful``: the batch is a piece of such a batch.
-    """
-
-    __slots__ = (
-        "attempts",
-        "data",
-        "entries",
-        "given_up",
-        "identity",
-        "is_doubtful",
-        "is_in_flight",
-        "is_part_of_doubtful",
-        "node",
-        "queue",
-        "sequence",
-    )
-
-    def __init__(self, queue: PartitionQueue, piece: Piece, data: bytes, identity: Identity, sequence: int) -> None:
-        self.queue = queue
-        self.entries = piece.entries
-        self.data = data
-        self.identity = identity
-        self.sequence = sequence
-        self.node = -1
-        self.attempts = 0
-        self.given_up = 0
-        self.is_in_flight = False
-        self.is_doubtful = False
-        self.is_part_of_doubtful = piece.is_part_of_doubtful
+    queue: PartitionQueue
+    entries: list[PendingOutput]
+    data: bytes
+    identity: Identity
+    sequence: int
+    is_part_of_doubtful: bool = False
+    """The batch is a piece of a doubtful batch, so its numbers may be used already."""
+    node: int = -1
+    attempts: int = 0
+    given_up: int = 0
+    """Number of leading entries that have timed out; they remain in the bytes."""
+    is_in_flight: bool = False
+    is_doubtful: bool = False
+    """An attempt ended without an answer that says whether the batch was written."""
 
     @property
     def left(self) -> list[PendingOutput]:
-        """The entries that have not timed out."""
         return self.entries[self.given_up :] if self.given_up else self.entries
 
 
@@ -82,6 +64,7 @@ class Piece(NamedTuple):
     is_part_of_doubtful: bool
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class PartitionQueue:
     """One partition's outputs, in the order of ``send``: first ``batch``, then ``pieces`` (entries of batches that
     were split), then ``waiting``.
@@ -98,45 +81,29 @@ class PartitionQueue:
     then fail instead of being written again.
     """
 
-    __slots__ = (
-        "_all_outstanding",
-        "batch",
-        "limit",
-        "missing_since",
-        "numbering",
-        "partition",
-        "pieces",
-        "topic",
-        "trouble",
-        "waiting",
-    )
-
-    def __init__(self, topic: str, partition: int, limit: int, all_outstanding: Outstanding) -> None:
-        self._all_outstanding = all_outstanding
-        self.topic = topic
-        self.partition = partition
-        self.limit = limit
-        """Largest batch in bytes; lowered when the broker finds a batch too large."""
-        self.waiting: deque[PendingOutput] = deque()
-        self.pieces: deque[Piece] = deque()
-        self.batch: RecordBatch | None = None
-        self.numbering = Numbering()
-        self.missing_since: float | None = None
-        """Since when the partition is missing from the metadata."""
-        self.trouble = ""
-        """The last failure, for the message of a timeout."""
+    topic: str
+    partition: int
+    limit: int
+    """Largest batch in bytes; lowered when the broker finds a batch too large."""
+    _all_outstanding: Outstanding
+    waiting: deque[PendingOutput] = field(default_factory=deque)
+    pieces: deque[Piece] = field(default_factory=deque)
+    batch: RecordBatch | None = None
+    numbering: Numbering = field(default_factory=Numbering)
+    missing_since: float | None = None
+    """Since when the partition is missing from the metadata."""
+    trouble: str = ""
+    """The last failure, for the message of a timeout."""
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.topic}-{self.partition} waiting={len(self.waiting)} batch={self.batch}>"
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is waiting or being sent."""
         return self.batch is None and not self.pieces and not self.waiting
 
     @property
     def outstanding(self) -> int:
-        """Number of entries without a result."""
         under_way = 0 if self.batch is None else len(self.batch.entries) - self.batch.given_up
         return under_way + sum(len(piece.entries) for piece in self.pieces) + len(self.waiting)
 
@@ -182,7 +149,7 @@ class PartitionQueue:
             waiting = self.waiting
             data, count = encode(waiting, identity, sequence, self.limit)
             piece = Piece([waiting.popleft() for _ in range(count)], False)
-        self.batch = RecordBatch(self, piece, data, identity, sequence)
+        self.batch = RecordBatch(self, piece.entries, data, identity, sequence, piece.is_part_of_doubtful)
 
     # -- results of a batch
 
@@ -305,7 +272,6 @@ class PartitionQueue:
         return late
 
     def drain(self) -> list[PendingOutput]:
-        """Remove and return all entries, in order."""
         entries: list[PendingOutput] = []
         if self.batch is not None:
             entries += self.batch.left
@@ -353,7 +319,6 @@ class PartitionQueue:
 
 
 def _late(entries: list[PendingOutput], deadline: float) -> list[PendingOutput]:
-    """The leading entries that have timed out."""
     count = 0
     for entry in entries:
         if entry.deadline > deadline:

@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Sequence
 from typing import Final
 
-__all__ = ["KeyHashes", "murmur2", "partition_of_key"]
+__all__ = ["KeyHashes", "murmur2"]
 
 _SEED: Final = 0x9747B28C
 _M: Final = 0x5BD1E995
 _MASK: Final = 0xFFFFFFFF
 _POSITIVE: Final = 0x7FFFFFFF
 _SLOTS: Final = 128 * 1024
-
-
-def partition_of_key(key: bytes, partitions: Sequence[int]) -> int:
-    """The one of ``partitions`` (all of the topic, ascending, not empty) that this key belongs to."""
-    return partitions[(murmur2(key) & _POSITIVE) % len(partitions)]
 
 
 def murmur2(data: bytes) -> int:

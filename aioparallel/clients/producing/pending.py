@@ -16,10 +16,6 @@ __all__ = ["Outstanding", "outputs_of"]
 logger = logging.getLogger(__name__)
 
 
-def _nothing() -> None:
-    pass
-
-
 class Outstanding:
     """Counts outputs without a result, and reports results. Calls ``on_none`` when the count reaches 0."""
 
@@ -27,7 +23,7 @@ class Outstanding:
 
     def __init__(self) -> None:
         self.count = 0
-        self.on_none: Callable[[], None] = _nothing
+        self.on_none: Callable[[], None] = lambda: None
 
     def placed(self, entries: Sequence[PendingOutput], topic: str, partition: int, offset: int, timestamp: int) -> None:
         """These were written at consecutive offsets from ``offset`` on; -1 if the offset is unknown.
@@ -81,7 +77,6 @@ class _Call:
         self.failure: ProduceFailed | None = None
 
     def ended(self) -> None:
-        """One of the outputs has a result."""
         self.outstanding -= 1
         if not self.outstanding:
             self.delivered(self.failure or cast("list[Produced]", self.places))

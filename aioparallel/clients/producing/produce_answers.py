@@ -48,7 +48,6 @@ class Answer(NamedTuple):
     """The broker's error code, if the verdict is ``BROKEN``."""
 
     def explain(self, size: int) -> str:
-        """Return the reason, for a batch of ``size`` bytes."""
         return self.reason.format(size=size) if "{size" in self.reason else self.reason
 
 

@@ -74,7 +74,8 @@ class QueueingProducer:
         self._retry_backoff = retry_backoff
         self._missing_timeout = min(_MISSING_TIMEOUT, delivery_timeout)
         self._outstanding = partition_queues.outstanding
-        self._outstanding.on_none = self._nothing_left
+        self._idle = asyncio.Event()
+        self._outstanding.on_none = self._idle.set
         self._loop: asyncio.AbstractEventLoop | None = None
         self._is_closed = False
         self._trouble = ""
@@ -88,7 +89,6 @@ class QueueingProducer:
         self._sender = RequestSender(partition_queues, self._brokers, retry_backoff, self._work.set)
         self._is_awake = False
         """Whether ``_work`` is set and the sending task has not begun with it."""
-        self._idle = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
         self._linger: asyncio.TimerHandle | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -100,12 +100,10 @@ class QueueingProducer:
     # -- the interface
 
     async def start(self, timeout: float) -> None:
-        """Connect within ``timeout`` seconds. Raises BrokerUnreachable or NotAuthorized."""
         await self._connect(timeout)
         self._wake()
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
-        """All partitions of these topics. Creates no topic. Raises TimeoutError."""
         ends = asyncio.get_running_loop().time() + timeout
         try:
             await self._connect(timeout)
@@ -114,12 +112,10 @@ class QueueingProducer:
         return await self._brokers.partitions(topics, max(0.0, ends - asyncio.get_running_loop().time()))
 
     def send(self, outputs: Sequence[Outgoing], delivered: OnDelivered) -> None:
-        """Accept these outputs and return at once. See :meth:`Producer.send`."""
         for entry in outputs_of(outputs, delivered):
             self.send_one(entry)
 
     def send_one(self, delivery: PendingOutput) -> None:
-        """Accept one output and return at once. See :meth:`Producer.send_one`."""
         loop = self._loop
         if loop is None:
             loop = self._loop = asyncio.get_running_loop()
@@ -153,12 +149,11 @@ class QueueingProducer:
         if self._loop is None:
             return ()
         now, brokers = self._loop.time(), self._brokers
-        silent = self._sender.silent(now)
+        silent = self._sender.requests.silent(now)
         queues = self._partition_queues.queues
         return by_broker(queues, brokers.leader_of, brokers.address_of, silent, now, self._delivery_timeout)
 
     def problems(self) -> Sequence[Problem]:
-        """The reason if nothing can be sent at all, and brokers that do not answer."""
         if self._loop is None:
             return ()
         return (*self._unsent.problems(self._loop.time()), *silence_of(self.outputs()))
@@ -256,8 +251,8 @@ class QueueingProducer:
         partition_queues, sender = self._partition_queues, self._sender
         while partition_queues.has_ready:
             sent = False
-            for node, queues in partition_queues.by_node(self._brokers.leader_of, sender.busy).items():
-                if sender.count(node) and sum(len(queue.waiting) for queue in queues) < _MIN_SECOND_REQUEST:
+            for node, queues in partition_queues.by_node(self._brokers.leader_of, sender.requests.busy).items():
+                if sender.requests.count(node) and sum(len(queue.waiting) for queue in queues) < _MIN_SECOND_REQUEST:
                     continue  # the node's answer wakes the task again
                 if batches := partition_queues.fill(queues, node, _REQUEST_BYTES):
                     sent = True
@@ -353,9 +348,9 @@ class QueueingProducer:
         loop = asyncio.get_running_loop()
         self._timer = None
         # Timers may run early, by up to the clock's resolution.
-        outdated = self._partition_queues.expire(loop.time() + 0.001, self._explain_timeout)
-        self._sender.cut({batch.node for batch in outdated.cut}, "it has not answered in time")
-        self._set_timer(outdated.next_deadline)
+        given_up = self._partition_queues.expire(loop.time() + 0.001, self._explain_timeout)
+        self._sender.cut({batch.node for batch in given_up}, "it has not answered in time")
+        self._set_timer(self._partition_queues.next_deadline)
         self._work.set()
 
     def _set_timer(self, at: float | None) -> None:
@@ -371,6 +366,3 @@ class QueueingProducer:
             trouble = "the topic is not known"
         why = f" (last: {trouble})" if trouble else ""
         return f"not acknowledged within delivery_timeout={self._delivery_timeout:g} s{why}"
-
-    def _nothing_left(self) -> None:
-        self._idle.set()

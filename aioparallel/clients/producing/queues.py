@@ -6,7 +6,6 @@ It has no loop, clock or client: the time, the leaders and the brokers' answers 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import NamedTuple
 
 from aioparallel.clients.producing.numbering import Identity
 from aioparallel.clients.producing.partition_queue import Encode, PartitionQueue, RecordBatch
@@ -17,15 +16,7 @@ from aioparallel.clients.producing.topic import Partitioner, Topic, is_topic_nam
 from aioparallel.delivery.producer import PendingOutput
 from aioparallel.records.record import Outgoing
 
-__all__ = ["Outdated", "PartitionQueues"]
-
-
-class Outdated(NamedTuple):
-    """The result of :meth:`PartitionQueues.expire`."""
-
-    cut: list[RecordBatch]
-    """Batches given up in flight. Their connections must be closed so that they are not written later."""
-    next_deadline: float | None
+__all__ = ["PartitionQueues"]
 
 
 class PartitionQueues:
@@ -87,7 +78,10 @@ class PartitionQueues:
         """Add the entry to its topic. Returns the reason if that is impossible."""
         name = entry.output.topic
         topic = self.topics.get(name)
-        return self._route(self._new(name) if topic is None else topic, entry)
+        if topic is None:
+            topic = Topic(name, self._batch_bytes, self._partitioner, self._hashes, self.outstanding)
+            self.topics[name] = topic
+        return self._route(topic, entry)
 
     def refusal(self, output: Outgoing) -> str | None:
         """Why this output can never be sent, whatever the cluster looks like, or None."""
@@ -114,11 +108,6 @@ class PartitionQueues:
         if queue.batch is None and queue is not topic.unresolved:
             self._ready[queue] = None
         return None
-
-    def _new(self, name: str) -> Topic:
-        hashes, all_outstanding = self._hashes, self.outstanding
-        topic = self.topics[name] = Topic(name, self._batch_bytes, self._partitioner, hashes, all_outstanding)
-        return topic
 
     # -- metadata
 
@@ -157,7 +146,6 @@ class PartitionQueues:
 
     @property
     def has_ready(self) -> bool:
-        """Whether a queue is ready to send."""
         return bool(self._ready)
 
     def by_node(
@@ -200,7 +188,6 @@ class PartitionQueues:
         return batches
 
     def identified(self, fresh: Identity) -> None:
-        """Provide an unused producer id."""
         self._fresh = fresh
         self.needs_identity = False
 
@@ -242,14 +229,17 @@ class PartitionQueues:
 
     # -- timeouts
 
-    def expire(self, now: float, explain: Callable[[PartitionQueue], str]) -> Outdated:
-        """Fail all outputs that have timed out."""
-        cut: list[RecordBatch] = []
-        for queue in self.queues:
-            self._expire(queue, now, explain, cut)
-        # Last, because failure callbacks may have sent outputs.
+    @property
+    def next_deadline(self) -> float | None:
+        """When the oldest output times out."""
         deadlines = (queue.next_deadline for queue in self.queues)
-        return Outdated(cut, min((deadline for deadline in deadlines if deadline is not None), default=None))
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def expire(self, now: float, explain: Callable[[PartitionQueue], str]) -> list[RecordBatch]:
+        """Fail all outputs that have timed out.
+
+        Returns batches given up in flight. Their connections must be closed so that they are not written later."""
+        return self._expire(self.queues, now, explain, passing=True)
 
     def give_up_missing(
         self, since: float, deadline: float, explain: Callable[[PartitionQueue], str], *, passing: bool
@@ -258,14 +248,10 @@ class PartitionQueues:
         ``since`` or longer.
 
         ``passing``: whether they fail as transient. Returns batches given up in flight, as :meth:`expire` does."""
-        cut: list[RecordBatch] = []
-        for queue in self.queues:
-            if queue.missing_since is not None and queue.missing_since <= since:
-                self._expire(queue, deadline, explain, cut, passing=passing)
-        return cut
+        missing = [queue for queue in self.queues if queue.missing_since is not None and queue.missing_since <= since]
+        return self._expire(missing, deadline, explain, passing=passing)
 
     def clear_topic(self, name: str) -> list[PendingOutput]:
-        """Remove and return all entries of one topic."""
         topic = self.topics.get(name)
         return [] if topic is None else [entry for queue in topic.all_queues for entry in queue.drain()]
 
@@ -278,23 +264,24 @@ class PartitionQueues:
 
     def _expire(
         self,
-        queue: PartitionQueue,
+        queues: Iterable[PartitionQueue],
         deadline: float,
         explain: Callable[[PartitionQueue], str],
-        cut: list[RecordBatch],
         *,
-        passing: bool = True,
-    ) -> None:
-        if (batch := queue.expire(deadline, explain, passing=passing)) is not None:
-            cut.append(batch)
-        if queue.is_empty:
-            self._ready.pop(queue, None)
-            self._leaderless.pop(queue, None)
-        elif queue.batch is None and queue.partition >= 0:
-            # It may have waited for the batch that was given up.
-            self._ready[queue] = None
+        passing: bool,
+    ) -> list[RecordBatch]:
+        cut: list[RecordBatch] = []
+        for queue in queues:
+            if (batch := queue.expire(deadline, explain, passing=passing)) is not None:
+                cut.append(batch)
+            if queue.is_empty:
+                self._ready.pop(queue, None)
+                self._leaderless.pop(queue, None)
+            elif queue.batch is None and queue.partition >= 0:
+                # It may have waited for the batch that was given up.
+                self._ready[queue] = None
+        return cut
 
     @property
     def queues(self) -> list[PartitionQueue]:
-        """The queues of all topics."""
         return [queue for topic in self.topics.values() for queue in topic.all_queues]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from aioparallel.clients.producing.brokers import Brokers
@@ -21,8 +21,6 @@ LONGEST_PAUSE: Final = 1.0
 """Longest pause in seconds between two attempts."""
 _SHORTEST_PAUSE: Final = 0.01
 """Seconds before the second attempt, at least. Each further pause is twice as long."""
-_REQUESTS_IN_FLIGHT: Final = 3
-"""Most requests in flight to one broker."""
 _LOOK_AGAIN: Final = 1.0
 """Seconds between metadata checks while a broker is silent."""
 
@@ -40,39 +38,25 @@ class RequestSender:
         self._brokers = brokers
         self._retry_backoff = retry_backoff
         self._on_answered = on_answered
-        self._requests = Requests()
+        self.requests = Requests()
         self._tasks: set[asyncio.Task[None]] = set()
         self._look: asyncio.TimerHandle | None = None
 
     def send(self, node: int, batches: Sequence[RecordBatch]) -> None:
-        """Send one request with these batches."""
         loop = asyncio.get_running_loop()
-        request = self._requests.begin(node, self._brokers.address_of(node), batches, loop.time())
+        request = self.requests.begin(node, self._brokers.address_of(node), batches, loop.time())
         task = loop.create_task(self._send(request))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         if self._look is None:
-            self._look = loop.call_at(self._requests.next_look(loop.time()) or 0.0, self._look_at_silent)
-
-    def count(self, node: int) -> int:
-        """Number of requests in flight to this node."""
-        return self._requests.count(node)
-
-    @property
-    def busy(self) -> Collection[int]:
-        """Nodes with the maximum of requests in flight."""
-        return self._requests.busy(_REQUESTS_IN_FLIGHT)
-
-    def silent(self, now: float) -> dict[int, float]:
-        """Nodes that have not answered for some seconds, and since when."""
-        return self._requests.silent(now)
+            self._look = loop.call_at(self.requests.next_look(loop.time()) or 0.0, self._look_at_silent)
 
     def metadata_changed(self) -> None:
         """Send the requests of silent brokers to the new leaders, if there are any.
 
         The batches keep their numbers: whichever broker writes one first, the other refuses or recognises it."""
         now = asyncio.get_running_loop().time()
-        deserted = self._requests.deserted(now, self._brokers.leader_of, self._brokers.address_of)
+        deserted = self.requests.deserted(now, self._brokers.leader_of, self._brokers.address_of)
         self.cut(deserted, "its partitions have another leader")
 
     def cut(self, nodes: Iterable[int], why: str) -> None:
@@ -96,13 +80,12 @@ class RequestSender:
         return set(self._tasks)
 
     async def _send(self, request: ProduceRequest) -> None:
-        """Send one request and apply its answers."""
         answers: Sequence[Answer] = ()
         try:
             answers = await self._brokers.produce(request.node, request.batches)
         finally:
             now = asyncio.get_running_loop().time()
-            self._requests.end(request, now, is_answered=any(answer.is_heard for answer in answers))
+            self.requests.end(request, now, is_answered=any(answer.is_heard for answer in answers))
         again: list[RecordBatch] = []
         for batch, answer in zip(request.batches, answers, strict=True):
             if answer.verdict is not Verdict.WRITTEN:
@@ -124,8 +107,8 @@ class RequestSender:
         """While a broker is silent, check every second whether its partitions have another leader."""
         loop = asyncio.get_running_loop()
         now = loop.time()
-        is_silent = bool(self._requests.silent(now))
-        at = now + _LOOK_AGAIN if is_silent else self._requests.next_look(now)
+        is_silent = bool(self.requests.silent(now))
+        at = now + _LOOK_AGAIN if is_silent else self.requests.next_look(now)
         self._look = None if at is None else loop.call_at(at, self._look_at_silent)
         if is_silent:
             self._brokers.doubt()

@@ -33,12 +33,10 @@ class Trouble:
         self._last_logged = float("-inf")
 
     def trying(self, now: float) -> None:
-        """An attempt begins."""
         if self._since is None:
             self._since = now
 
     def failed(self, error: Exception, now: float) -> None:
-        """An attempt has failed."""
         self.trying(now)
         self._reason = str(error) or type(error).__name__
         # Usually short: a coordinator that is loading, or a broker that has just started.
@@ -58,7 +56,6 @@ class Trouble:
         )
 
     def passed(self) -> None:
-        """An attempt has succeeded."""
         self._since = None
         self._reason = ""
         self._may_pass = True
@@ -67,7 +64,6 @@ class Trouble:
         return self._may_pass and self._since is not None and now - self._since < _GRACE
 
     def problems(self, now: float) -> tuple[Problem, ...]:
-        """The problem, if there is one."""
         if self._since is None or self._is_young(now):
             return ()
         seconds = now - self._since

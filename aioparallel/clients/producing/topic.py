@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from aioparallel.clients.producing.partition_queue import PartitionQueue
@@ -34,6 +35,7 @@ def is_topic_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name not in (".", "..")
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Topic:
     """The queues of a topic's partitions. Until the topic is known, all outputs wait in ``unresolved``, in order.
 
@@ -41,39 +43,23 @@ class Topic:
     until its batch is full or sent, and then to the next one: a few large batches instead of many small ones.
     """
 
-    __slots__ = (
-        "_all_outstanding",
-        "_available",
-        "_bytes_left",
-        "_cached",
-        "_hashes",
-        "_index",
-        "_limit",
-        "_partitioner",
-        "_sticky",
-        "name",
-        "partitions",
-        "queues",
-        "unresolved",
-    )
+    name: str
+    _limit: int
+    _partitioner: Partitioner | None
+    _hashes: KeyHashes
+    _all_outstanding: Outstanding
+    unresolved: PartitionQueue = field(init=False)
+    partitions: list[int] = field(default_factory=list)
+    """All partitions, ascending; empty while the topic is unknown."""
+    queues: dict[int, PartitionQueue] = field(default_factory=dict)
+    _available: list[int] = field(default_factory=list)
+    _cached: dict[bytes, PartitionQueue] = field(default_factory=dict)
+    _index: int = 0
+    _sticky: int = 0
+    _bytes_left: int = 0
 
-    def __init__(
-        self, name: str, limit: int, partitioner: Partitioner | None, hashes: KeyHashes, all_outstanding: Outstanding
-    ) -> None:
-        self.name = name
-        self.partitions: list[int] = []
-        """All partitions, ascending; empty while the topic is unknown."""
-        self.queues: dict[int, PartitionQueue] = {}
-        self._all_outstanding = all_outstanding
-        self.unresolved = PartitionQueue(name, -1, limit, all_outstanding)
-        self._available: list[int] = []
-        self._limit = limit
-        self._partitioner = partitioner
-        self._index = 0
-        self._sticky = 0
-        self._bytes_left = 0
-        self._hashes = hashes
-        self._cached: dict[bytes, PartitionQueue] = {}
+    def __post_init__(self) -> None:
+        self.unresolved = PartitionQueue(self.name, -1, self._limit, self._all_outstanding)
 
     def queue_for(self, output: Outgoing) -> PartitionQueue:
         """The queue for this output.
@@ -95,7 +81,7 @@ class Topic:
         return self._queue(self._sticky)
 
     def queue_of_key(self, key: bytes) -> PartitionQueue:
-        """The queue of a key, in a known topic without a partitioner. See :func:`partition_of_key`."""
+        """The queue of a key, in a known topic without a partitioner."""
         queue = self._cached.get(key)
         return self._look_up(key) if queue is None else queue
 
@@ -111,7 +97,6 @@ class Topic:
         return queue
 
     def update(self, partitions: Sequence[int], available: Sequence[int]) -> None:
-        """Apply new metadata."""
         self._cached.clear()
         self.partitions = sorted(partitions)
         self._available = sorted(available)
@@ -128,7 +113,6 @@ class Topic:
 
     @property
     def all_queues(self) -> Iterator[PartitionQueue]:
-        """The queues of the partitions, and ``unresolved``."""
         yield from self.queues.values()
         yield self.unresolved
 

@@ -1,5 +1,3 @@
-# ruff: noqa: D102 - documented in aioparallel.persistence.transactions.TransactionalProducer
-
 """TransactionalQueueingProducer: the queueing producer within Kafka transactions, on any cluster."""
 
 from __future__ import annotations
@@ -7,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from aioparallel.clients.producing.brokers import Brokers
 from aioparallel.clients.producing.numbering import Identity
@@ -59,25 +57,15 @@ class TransactionalQueueingProducer(QueueingProducer):
     # A retry of outputs for a missing topic would hold up the transactions of all partitions.
     _missing_is_transient = False
 
+    on_broken: Callable[[int], None] | None = None
+
     def __init__(
         self,
         partition_queues: PartitionQueues,
         connect_to: Callable[[Callable[[], None]], TransactionalBrokers],
-        *,
-        servers: str,
-        delivery_timeout: float,
-        linger: float = 0.0,
-        retry_backoff: float = 0.1,
+        **options: Any,
     ) -> None:
-        self.on_broken: Callable[[int], None] | None = None
-        super().__init__(
-            partition_queues,
-            connect_to,
-            servers=servers,
-            delivery_timeout=delivery_timeout,
-            linger=linger,
-            retry_backoff=retry_backoff,
-        )
+        super().__init__(partition_queues, connect_to, **options)
         partition_queues.on_broken = self._broken
 
     def _broken(self, answer: Answer) -> None:
@@ -96,7 +84,7 @@ class TransactionalQueueingProducer(QueueingProducer):
 
     def abandon(self) -> None:
         # A broker that does not answer would hold up the next transaction as well.
-        self._sender.cut(self._sender.silent(asyncio.get_running_loop().time()), "it has not answered in time")
+        self._sender.cut(self._sender.requests.silent(asyncio.get_running_loop().time()), "it has not answered in time")
         left = [(queue, self._explain_abandoned(queue), queue.drain()) for queue in self._partition_queues.queues]
         self._partition_queues.clear()
         for queue, reason, entries in left:

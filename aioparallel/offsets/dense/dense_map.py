@@ -183,12 +183,9 @@ def _read_runs(base: int, digits: Digits) -> OffsetMap:
     total = sum(incomplete)
     check_incompletes(total)
     highest = highest_offset(base, total + sum(complete))
-    if complete_first:
-        starts = accumulate(chain.from_iterable(zip(complete, [*incomplete, 0], strict=False)), initial=base)
-        firsts = list(starts)[1::2]
-    else:
-        starts = accumulate(chain.from_iterable(zip(incomplete, [*complete, 0], strict=False)), initial=base)
-        firsts = list(starts)[0::2]
+    first, second = (complete, incomplete) if complete_first else (incomplete, complete)
+    starts = accumulate(chain.from_iterable(zip(first, [*second, 0], strict=False)), initial=base)
+    firsts = list(starts)[int(complete_first) :: 2]
     runs = (range(first, first + length) for first, length in zip(firsts, incomplete, strict=False))
     return OffsetMap(base, highest, tuple(chain.from_iterable(runs)))
 

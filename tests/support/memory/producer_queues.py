@@ -141,7 +141,7 @@ class Cluster:
     def wait(self, seconds: float) -> None:
         """Time passes; what is cut off may still arrive."""
         self.now += seconds
-        self._cut(self.queues.expire(self.now, lambda queue: "late").cut)
+        self._cut(self.queues.expire(self.now, lambda queue: "late"))
 
     def unauthorized(self) -> None:
         """The metadata says that this user may not even ask about the topic."""

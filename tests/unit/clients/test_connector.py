@@ -137,7 +137,7 @@ async def test_where_no_new_login_can_be_had_the_old_one_serves(
     await stage.connections.close()
 
 
-async def test_a_login_that_takes_long_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_slow_login_delays_no_request(monkeypatch: pytest.MonkeyPatch) -> None:
     """Requests use the old connection while its login is valid. There is one new login at a time, and closing the
     client does not wait for it."""
     stage = Stage(monkeypatch)

@@ -92,6 +92,23 @@ def test_the_decoder_reads_what_aiokafka_reads(
     assert data.next_fetch_offset == theirs.next_fetch_offset
 
 
+def test_leader_epochs_are_those_of_the_records_taken() -> None:
+    """Each with the first offset of its batch. The current epoch is repeated; that of a batch that was not begun is not
+    included."""
+    data = b""
+    for first, epoch in ((0, 4), (2, 4), (4, 6), (6, 7)):
+        changed = bytearray(batch(first, [True, True], None, 0))
+        changed[12:16] = epoch.to_bytes(4, "big")
+        data += changed
+    read, decoder, records = response(data, [], 1, crcs=True), Decoder(PARTITION, data), list[Record]()
+    taken = []
+    for most in (2, 2, 1, 100):
+        decoder.take(read, most, records)
+        taken.append(decoder.epochs_taken(read.next_fetch_offset))
+    assert [record.offset for record in records] == list(range(1, 8))
+    assert taken == [((0, 4),), ((0, 4), (4, 6)), ((4, 6),), ((4, 6), (6, 7))]
+
+
 def test_the_old_formats_are_read() -> None:
     """Message sets from before Kafka 0.11."""
     builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=1 << 20)

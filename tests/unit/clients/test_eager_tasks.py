@@ -45,7 +45,7 @@ async def test_it_is_refused_in_words() -> None:
 
 
 @pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="from Python 3.12 on")
-async def test_a_consumer_says_so() -> None:
+async def test_a_consumer_raises_it_at_once() -> None:
     """At once, and not after ``connect_timeout``."""
     loop = asyncio.get_running_loop()
     loop.set_task_factory(vars(asyncio)["eager_task_factory"])

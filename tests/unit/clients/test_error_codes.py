@@ -24,7 +24,7 @@ def test_nothing_that_aiokafka_tries_again_is_missing() -> None:
     assert set(flagged) <= set(PASSING)
 
 
-def test_what_nobody_knows_is_unclear() -> None:
+def test_unknown_codes_are_unclear() -> None:
     """After an unknown server error or a code of a later protocol, a batch may have been written."""
     for code in (-1, 8, 11, 999):
         assert answer_of(code, -1, -1).verdict is Verdict.UNCLEAR

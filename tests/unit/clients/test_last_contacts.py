@@ -39,7 +39,7 @@ def fail(last_contacts: LastContacts, node: int, error: BaseException) -> None:
         raise error
 
 
-def test_who_answers_owes_nothing(last_contacts: LastContacts, clock: Clock) -> None:
+def test_a_broker_that_answers_owes_nothing(last_contacts: LastContacts, clock: Clock) -> None:
     """A broker owes an answer from the request until it answers. The time of the answer is recorded by kind."""
     with last_contacts.asking(1, "fetch"):
         clock.now = 0.5
@@ -73,7 +73,7 @@ def test_with_another_request_under_way_an_answer_counts_from_then(last_contacts
         assert of(last_contacts, 1).owes == 0.5
 
 
-def test_who_gives_up_says_nothing(last_contacts: LastContacts, clock: Clock) -> None:
+def test_a_cancelled_request_is_not_owed(last_contacts: LastContacts, clock: Clock) -> None:
     """A cancelled request is not owed if nothing else was. After an earlier failure the broker still owes an answer."""
     fail(last_contacts, 1, asyncio.CancelledError())
     clock.now = 3.0
@@ -94,7 +94,7 @@ def test_a_failure_that_nobody_repeats_is_forgotten(last_contacts: LastContacts,
     assert of(last_contacts, 1).owes is None
 
 
-def test_who_is_not_of_the_cluster_is_left_out(last_contacts: LastContacts) -> None:
+def test_a_node_outside_the_cluster_is_left_out(last_contacts: LastContacts) -> None:
     """A removed broker or a bootstrap address is left out and forgotten."""
     fail(last_contacts, 3, ConnectionError("refused"))
     fail(last_contacts, 1, ConnectionError("refused"))
@@ -102,7 +102,7 @@ def test_who_is_not_of_the_cluster_is_left_out(last_contacts: LastContacts) -> N
     assert [one.broker for one in last_contacts.brokers({**NAMES, 3: "three:9092"})] == [1]
 
 
-def test_what_was_heard_of_logs(last_contacts: LastContacts, clock: Clock) -> None:
+def test_the_age_of_log_ends(last_contacts: LastContacts, clock: Clock) -> None:
     """The age of log ends, by partition."""
     first, second = TopicPartition("t", 0), TopicPartition("t", 1)
     last_contacts.end_received([first])

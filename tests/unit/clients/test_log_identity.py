@@ -45,7 +45,7 @@ def identity(cluster: Cluster) -> LogIdentity:
     return LogIdentity(cast("Connections", cluster), list, lambda: None)
 
 
-async def test_all_who_ask_in_one_turn_share_a_request(cluster: Cluster, identity: LogIdentity) -> None:
+async def test_all_callers_of_one_turn_share_a_request(cluster: Cluster, identity: LogIdentity) -> None:
     """As 500 partitions of a topic may. A later caller does not get the answer to an earlier request."""
     several = asyncio.gather(*[identity.topic_ids(["t"], 5) for _ in range(500)])
     while not cluster.asked:
@@ -59,7 +59,7 @@ async def test_all_who_ask_in_one_turn_share_a_request(cluster: Cluster, identit
     assert cluster.asked == 2
 
 
-async def test_one_who_waits_no_longer_takes_the_answer_from_nobody(cluster: Cluster, identity: LogIdentity) -> None:
+async def test_a_caller_that_gives_up_does_not_affect_others(cluster: Cluster, identity: LogIdentity) -> None:
     """A timeout or a cancellation affects only its own caller; an error is raised for all."""
     first, second = (asyncio.ensure_future(identity.topic_ids(["t"], 5)) for _ in range(2))
     with pytest.raises(TimeoutError):

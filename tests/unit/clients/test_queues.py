@@ -65,6 +65,7 @@ def test_what_is_sent_while_others_expire_counts_for_the_next_deadline(then: Out
     add(queues, Outgoing("t", b"0", partition=0), 4.0)
     late = add(queues, Outgoing("t", b"1", partition=1), 5.0, then)
     queues.update(lambda topic: {0: True, 1: True}, 0.0)
-    assert queues.expire(4.0, lambda queue: "late").next_deadline == 5.0
-    assert queues.expire(5.0, lambda queue: "late").next_deadline == 10.0
+    for now, deadline in ((4.0, 5.0), (5.0, 10.0)):
+        queues.expire(now, lambda queue: "late")
+        assert queues.next_deadline == deadline
     assert isinstance(late[0], ProduceFailed)

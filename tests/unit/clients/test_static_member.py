@@ -12,7 +12,7 @@ from aiokafka.protocol.api import RequestStruct
 from aiokafka.protocol.group import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 
 from aioparallel.clients.aiokafka import static_member
-from aioparallel.clients.aiokafka.heartbeats import Heartbeat
+from aioparallel.clients.aiokafka.group_messages import Heartbeat
 from aioparallel.clients.aiokafka.static_member import StaticMember
 from aioparallel.records.error_codes import ErrorCode
 
@@ -107,7 +107,7 @@ def test_joins_and_syncs_name_it_in_aiokafka_itself() -> None:
     assert (synced.API_VERSION, synced.group_instance_id) == (3, "one")
 
 
-async def test_who_has_lost_its_session_joins_under_its_id() -> None:
+async def test_a_lost_session_joins_with_its_old_id() -> None:
     """Until the group says that it does not know the id."""
     unknown = ErrorCode.UNKNOWN_MEMBER_ID
     coordinator = Coordinator(answer(0, "a"), answer(unknown), answer(unknown), answer(0, "b"), answer(0, "b"))
@@ -151,7 +151,7 @@ async def test_fenced_by_a_commit() -> None:
 
 
 @pytest.mark.parametrize("how", ["heartbeat", "commit"])
-async def test_a_late_join_of_its_own_fences_nobody(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_late_join_of_its_own_is_no_fencing(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first join gets no answer, the second one does, and then the group handles the first: the member joins once
     more. If it is fenced again, or a while later, another process did it."""
     for seconds, is_own in ((60.0, True), (0.0, False)):

@@ -87,7 +87,7 @@ def test_a_header_name_that_is_no_utf_8_is_the_failure_of_its_record(codec: int,
     assert records[0].headers == records[3].headers == (("name", b"x"),)
 
 
-def test_of_a_record_whose_parts_do_not_fit_all_before_is_given() -> None:
+def test_a_broken_record_keeps_the_parts_before_the_error() -> None:
     """The parts before the error are returned. Its length still gives the start of the next record."""
     data = bytearray(built(0, [[], [("name", b"x")], []]))
     data[data.index(b"\x08name")] = 0x7E  # a name of 63 bytes
@@ -179,9 +179,9 @@ def test_a_message_of_an_old_format_is_its_own_batch() -> None:
 @given(logs(), st.integers(0, 12))
 def test_a_close_look_reads_what_aiokafka_reads(log: tuple[bytes, list[tuple[int, int]], int], ahead: int) -> None:
     """For every batch, from any position, with every codec."""
-    data, number = log[0], 0
-    while (frame := frame_at(data, number)) is not None:
-        number += 1
+    data, at = log[0], 0
+    while (frame := frame_at(data, at)) is not None:
+        at += len(frame.data)
         if frame.data[ATTRIBUTES + 1] & 0x20:
             continue  # a marker
         position = frame.offset + ahead

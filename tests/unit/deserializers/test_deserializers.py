@@ -1,4 +1,4 @@
-"""Deserialisers: what they read, and that what they refuse is told without any part of the record."""
+"""Deserialisers: what they read, and that errors contain no part of the record."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ class Payment(pydantic.BaseModel):
 
 
 def refusal(read: Callable[[bytes], object], raw: bytes) -> str:
-    """The message for ``raw``, after a check that neither it nor the traceback of the whole failure has the secret."""
+    """The message for ``raw``, after a check that neither it nor the traceback of the whole failure contains the
+    secret."""
     with pytest.raises(ValueError) as caught:  # noqa: PT011 - each test looks at the message
         read(raw)
     assert caught.type is ValueError
@@ -92,7 +93,7 @@ def refusal(read: Callable[[bytes], object], raw: bytes) -> str:
 
 class TestJson:
     def test_reads_json(self) -> None:
-        """What is JSON in UTF-8 is read."""
+        """JSON in UTF-8 is read."""
         assert from_json('{"stadt": "Köln", "n": [1, 2.5, null]}'.encode()) == {"stadt": "Köln", "n": [1, 2.5, None]}
 
     @pytest.mark.parametrize(
@@ -109,24 +110,24 @@ class TestJson:
         ],
     )
     def test_refuses_what_is_not_json(self, raw: bytes, says: str) -> None:
-        """Other encodings, broken JSON, and what would exhaust the interpreter are refused with the place."""
+        """Other encodings, invalid JSON, and what would exhaust the interpreter are refused with the position."""
         assert says in refusal(from_json, raw)
 
 
 class TestText:
     @pytest.mark.parametrize("encoding", ["utf-8", "latin-1", "utf-16", "utf-32"])
     def test_reads_text(self, encoding: str) -> None:
-        """Text comes back in whichever encoding it was written."""
+        """Text is read in any encoding."""
         assert text(encoding)("Köln".encode(encoding)) == "Köln"
 
     def test_refuses_what_is_no_text(self) -> None:
-        """Decoding is strict, and the message has the position but not the byte."""
+        """Decoding is strict. The message has the position but not the byte."""
         message = refusal(text(), b"4111-secret \xff")
         assert message == "not utf-8 at byte 12: invalid start byte"
 
     @pytest.mark.parametrize("encoding", ["utf-9", "hex", ""])
     def test_refuses_unknown_encodings_at_once(self, encoding: str) -> None:
-        """What is no text encoding is refused at construction, by name."""
+        """Anything but a text encoding is refused at construction, by name."""
         with pytest.raises(ConfigurationError, match=f"encoding='{encoding}': must be a text encoding"):
             text(encoding)
 
@@ -164,7 +165,7 @@ class TestMsgspec:
         assert refusal(msgspec_json(Order), raw) == says
 
     def test_a_quoted_value_is_no_path(self) -> None:
-        """A value at the top that looks like a path is left out too."""
+        """A value at the top level that looks like a path is left out as well."""
         assert refusal(msgspec_json(Kind), b'"4 - at `secret`"') == "Invalid enum value"
 
     def test_refuses_what_is_no_messagepack(self) -> None:
@@ -217,8 +218,8 @@ class TestPydantic:
         """The message names the path and what was expected; no value, no key of a dict, no validator's own text."""
         assert refusal(pydantic_json(Payment), raw).startswith(says)
 
-    def test_tells_a_few_errors_only(self) -> None:
-        """A long list of wrong items makes a short message."""
+    def test_reports_a_few_errors_only(self) -> None:
+        """A long list of invalid items makes a short message."""
         message = refusal(pydantic_json(list[bool]), b"[" + b'"4111-secret",' * 999 + b"7]")
         assert message.startswith("$[0]: Input should be a valid boolean")
         assert message.endswith("; and 997 more")
@@ -232,17 +233,17 @@ class TestPydantic:
         assert message.endswith("...")
 
     def test_types_that_hold_themselves(self) -> None:
-        """A recursive type, and a default that contains itself, are read like others."""
+        """A recursive type, and a default that contains itself, are supported."""
         assert pydantic_json(Tree)(b'{"below": [{"below": []}]}').below[0].below == []
         assert refusal(pydantic_json(Tree), b'{"below": [{"below": ["secret"]}]}').startswith("$.below[0].below[0]: ")
 
     def test_refuses_unfinished_types_at_once(self) -> None:
-        """A model with a name that is defined nowhere is refused at construction, not at the first record."""
+        """A model with an undefined name is refused at construction, not at the first record."""
         with pytest.raises(pydantic.errors.PydanticUndefinedAnnotation, match="Nowhere"):
             pydantic_json(Unfinished)
 
     def test_builds_deferred_models_at_once(self) -> None:
-        """A model that puts off its building is built at construction."""
+        """A model with deferred building is built at construction."""
         assert pydantic_json(Deferred)(b'{"x": 1}').x == 1
         assert refusal(pydantic_json(Deferred), b'{"x": "secret"}').startswith("$.x: ")
 
@@ -294,7 +295,7 @@ def test_bytes_are_read_or_refused(read: Callable[[bytes], object], raw: bytes) 
         (pydantic_json, "pydantic_json", "pydantic"),
     ],
 )
-def test_a_missing_library_is_told_at_construction(
+def test_a_missing_library_is_reported_at_construction(
     make: Callable[[type[int]], object], name: str, library: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the library, construction fails with the command that installs it."""
@@ -318,7 +319,7 @@ def test_importing_imports_no_library() -> None:
 
 
 def test_types_follow_from_the_arguments() -> None:
-    """For type checkers a deserialiser gives what it was made for, classes and unions alike; mypy holds this."""
+    """For type checkers a deserialiser returns its type, for classes and unions; mypy checks this."""
     assert_type(from_json(b"1"), object)
     assert_type(text(), Callable[[bytes], str])
     assert_type(msgspec_json(Order), Callable[[bytes], Order])

@@ -1,4 +1,4 @@
-"""Log lines say which record they are about."""
+"""Log lines name their record."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIELDS = ("topic", "partition", "offset", "attempt", "key")
 
 
 class Lines(logging.Handler):
-    """Keeps them."""
+    """Stores log lines."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,8 @@ async def run(handler: Any, **options: Any) -> None:
 
 
 async def test_what_a_handler_logs_is_about_its_record(lines: Lines) -> None:
-    """Before and after an await, and in a task that it makes, many at once; what is logged elsewhere is about none."""
+    """Before and after an await, and in a task that it creates, with many at once. Lines from elsewhere have no
+    record."""
 
     async def beside(record: Record) -> None:
         logger.info("beside %d", record.offset)
@@ -89,7 +90,7 @@ async def test_what_a_handler_logs_is_about_its_record(lines: Lines) -> None:
     ("keys", "expected"), [("hash", ["333fcb4ee1aa7c11", None]), ("clear", ["a", None]), ("omit", [None, None])]
 )
 async def test_keys_are_shown_as_asked(lines: Lines, keys: Any, expected: list[str | None]) -> None:
-    """As text, as a hash that is the same for the same key, or not at all; a record without a key has none."""
+    """As text, as a hash that is the same for the same key, or not at all. A record without a key has none."""
 
     async def handle(record: Record) -> None:
         logger.info("%d", record.offset)
@@ -101,7 +102,7 @@ async def test_keys_are_shown_as_asked(lines: Lines, keys: Any, expected: list[s
 
 
 async def test_lines_about_failures_say_where_and_of_which_group(lines: Lines) -> None:
-    """The library's own, with the key as the filter says."""
+    """The library's own lines, with the key as the filter says."""
 
     async def handle(record: Record) -> None:
         if record.offset == 1:
@@ -117,7 +118,7 @@ async def test_lines_about_failures_say_where_and_of_which_group(lines: Lines) -
 
 
 async def test_of_a_batch_the_first_is_named_and_of_items_nothing(lines: Lines) -> None:
-    """A batch is of many; an item of parallel_map is no record."""
+    """A batch has several records; an item of parallel_map is no record."""
 
     async def handle(batch: Batch[Record]) -> None:
         logger.info("batch")
@@ -135,6 +136,6 @@ async def test_of_a_batch_the_first_is_named_and_of_items_nothing(lines: Lines) 
 
 
 def test_another_way_to_show_keys_is_refused() -> None:
-    """With what is allowed."""
+    """The error names the allowed values."""
     with pytest.raises(ConfigurationError, match="RecordFilter keys='md5': must be one of omit, hash, clear"):
         RecordFilter(keys="md5")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The Dense format, against a reader written from its description alone."""
+"""The Dense format against a reader that was written from its description alone."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_reader_made_from_the_description_reads_it(name: str) -> None:
-    """Each kind of body is chosen where it is the smallest, and means what the description says."""
+    """Each kind of body is chosen if it is the smallest, and has the meaning in the description."""
     kind, places = PATTERNS[name]
     wanted = OffsetMap(BASE, BASE + 2_999, tuple(BASE + place for place in places if place < 3_000))
     text = encode_offset_map(BASE, BASE + 2_999, wanted.incompletes, format="Dense")
@@ -139,7 +139,7 @@ def test_one_gap_much_longer_than_the_others() -> None:
 
 
 def test_the_limit_is_a_length_that_is_allowed() -> None:
-    """A text of just so many characters is written, one of a character more is not."""
+    """A text of exactly this length is written, and one character more is refused."""
     incompletes = _random_places(0.1, 3_000)
     length = len(encode_offset_map(0, 2_999, incompletes, format="Dense", limit=None))
     assert len(encode_offset_map(0, 2_999, incompletes, format="Dense", limit=length)) == length
@@ -149,7 +149,7 @@ def test_the_limit_is_a_length_that_is_allowed() -> None:
 
 @given(share=st.sampled_from([0.01, 0.2, 0.5]), size=st.integers(0, 3_000), seed=st.integers(0, 99))
 def test_kafka_counts_as_many_characters_as_python(share: float, size: int, seed: int) -> None:
-    """Each character is one UTF-16 unit, so the limit means the same to the broker's Java."""
+    """Each character is one UTF-16 unit, so the limit has the same meaning in the broker's Java."""
     random = Random(seed)
     incompletes = [at for at in range(size) if random.random() < share]
     text = encode_offset_map(0, size - 1, incompletes, format="Dense")
@@ -159,7 +159,7 @@ def test_kafka_counts_as_many_characters_as_python(share: float, size: int, seed
 
 
 def test_damage_is_noticed() -> None:
-    """Any one character changed, left out or exchanged with its neighbour is refused."""
+    """A text with one character changed, removed or exchanged with its neighbour is refused."""
     incompletes = [BASE + at for at in PATTERNS["gaps"][1]]
     text = encode_offset_map(BASE, BASE + 2_999, incompletes, format="Dense")
     for at in range(len(text)):
@@ -173,7 +173,7 @@ def test_damage_is_noticed() -> None:
 
 
 def test_a_map_copied_to_another_offset_is_refused() -> None:
-    """A tool that copies a commit elsewhere and keeps its text does not make records vanish."""
+    """A tool that copies a commit to another offset with its metadata does not make records disappear."""
     text = encode_offset_map(BASE, BASE + 99, [BASE], format="Dense")
     with pytest.raises(OffsetMapError, match=f"not written for offset {BASE + 1}"):
         decode_offset_map(BASE + 1, text)
@@ -190,14 +190,14 @@ def test_a_map_copied_to_another_offset_is_refused() -> None:
         (chr(0x0800 + (0xA9 << 7 | 1 << 3)) + "漢字漢字", "checksum that does not fit"),
     ],
 )
-def test_what_is_not_dense_is_told(text: str, reason: str) -> None:
-    """Foreign text in the same block, other versions and cut envelopes have reasons of their own."""
+def test_what_is_not_dense_has_a_reason(text: str, reason: str) -> None:
+    """Foreign text in the same block, other versions and truncated envelopes have different reasons."""
     with pytest.raises(OffsetMapError, match=reason.replace("+", r"\+")):
         decode_offset_map(BASE, text)
 
 
 def _enclosed(kind: int, digits: str, base: int = BASE) -> str:
-    """Any digits in an envelope that is right."""
+    """Any digits in a valid envelope."""
     digits += "0" * (-len(digits) % 15)
     head = chr(0x0800 + (0xA9 << 7 | 1 << 3 | kind))
     body = "".join(chr(0x0800 + int(digits[at : at + 15], 2)) for at in range(0, len(digits), 15))
@@ -236,19 +236,19 @@ BROKEN_BODIES = {
 
 @pytest.mark.parametrize("name", BROKEN_BODIES)
 def test_bodies_that_do_not_hold_together(name: str) -> None:
-    """A right checksum does not make a wrong body a map."""
+    """A correct checksum does not make an invalid body valid."""
     kind, digits, reason = BROKEN_BODIES[name]
     with pytest.raises(OffsetMapError, match=reason):
         decode_offset_map(BASE, _enclosed(kind, digits))
 
 
 def test_a_body_made_by_hand_is_read() -> None:
-    """The envelope used above is right: with a right body behind it, it is a map."""
+    """The envelope of the other tests is valid: with a valid body it is a map."""
     assert decode_offset_map(BASE, _enclosed(0, _number(9) + BLOCK)) == OffsetMap(BASE, BASE + 8, (BASE + 1, BASE + 4))
 
 
 def test_the_example_in_the_description_is_a_map() -> None:
-    """The text worked out in docs/offset-maps.md means what it says there."""
+    """The example in docs/offset-maps.md has the meaning given there."""
     text = "\u5c88\u18e2\u1130\u1121\u2842\u7a00"
     assert text == _enclosed(0, "0001001001000010100000010000101110010", 1_000)
     assert decode_offset_map(1_000, text) == OffsetMap(1_000, 1_008, (1_001, 1_004))
@@ -256,7 +256,7 @@ def test_the_example_in_the_description_is_a_map() -> None:
 
 @given(digits=st.text(alphabet="01", max_size=300), kind=st.integers(0, 3))
 def test_any_digits_in_an_envelope_decode_or_are_refused(digits: str, kind: int) -> None:
-    """Nothing but OffsetMapError comes out, or a map that holds together."""
+    """The result is a consistent map or OffsetMapError."""
     try:
         found = decode_offset_map(BASE, _enclosed(kind, digits))
     except OffsetMapError:
@@ -267,7 +267,7 @@ def test_any_digits_in_an_envelope_decode_or_are_refused(digits: str, kind: int)
 
 @given(values=st.lists(st.integers(0, 30) | st.integers(0, 2**40), max_size=30))
 def test_the_parameter_is_the_best(values: list[int]) -> None:
-    """No parameter takes fewer digits (but for the length's own number), and sizes are told rightly."""
+    """No parameter takes fewer digits (except for the length's own number), and sizes are computed correctly."""
     row = array("q", values)
     k, size = best_parameter(row)
     if size < 10_000:
@@ -277,7 +277,7 @@ def test_the_parameter_is_the_best(values: list[int]) -> None:
 
 @pytest.mark.parametrize(("share", "size"), [(0.01, 900_000), (0.1, 150_000), (0.5, 70_000)])
 def test_dense_holds_over_twice_what_java_holds(share: float, size: int) -> None:
-    """Random patterns: the prefix in 4,096 characters reaches at least 2.3 times as far."""
+    """With random patterns, the prefix in 4,096 characters reaches at least 2.3 times as far."""
     random = Random(7)
     incompletes = [at for at in range(size) if random.random() < share]
     _, dense = fit_offset_map(0, size - 1, incompletes)
@@ -287,7 +287,7 @@ def test_dense_holds_over_twice_what_java_holds(share: float, size: int) -> None
 
 
 def test_dense_is_smaller_than_every_java_format() -> None:
-    """What a Java format holds, Dense holds in half the characters, whatever the pattern (beyond a few)."""
+    """Dense takes half the characters of a Java format, whatever the pattern (except for a few characters)."""
     for seed in range(20):
         random = Random(seed)
         share = random.random()

@@ -1,4 +1,4 @@
-"""Writing and reading maps in all formats: round trips, the choice, limits, wrong arguments, time."""
+"""Encoding and decoding maps in all formats: round trips, the choice, limits, invalid arguments, time."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ def offset_maps(draw: st.DrawFn, most: int = 400) -> OffsetMap:
 
 
 @given(wanted=offset_maps(), name=st.sampled_from(ALL_FORMATS))
-def test_every_format_says_what_was_written(wanted: OffsetMap, name: str) -> None:
-    """Each format decodes to exactly the map it was given."""
+def test_every_format_decodes_to_what_was_encoded(wanted: OffsetMap, name: str) -> None:
+    """Each format decodes to exactly the map that was encoded."""
     text = encode_offset_map(wanted.base_offset, wanted.highest_succeeded, wanted.incompletes, format=name, limit=None)
     assert decode_offset_map(wanted.base_offset, text) == wanted
 
 
 @given(wanted=offset_maps())
 def test_the_choice_is_the_smallest_java_format(wanted: OffsetMap) -> None:
-    """Without a format the shortest of the eight Java texts is written."""
+    """Without a format, the shortest of the eight Java texts is written."""
     arguments = wanted.base_offset, wanted.highest_succeeded, wanted.incompletes
     chosen = encode_offset_map(*arguments, limit=None)
     assert len(chosen) == min(len(encode_offset_map(*arguments, format=name, limit=None)) for name in JAVA_FORMATS)
@@ -50,7 +50,8 @@ def test_the_choice_is_the_smallest_java_format(wanted: OffsetMap) -> None:
 @pytest.mark.parametrize("period", [997, 5_003, 11_003])
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_the_choice_is_the_smallest_where_a_pattern_repeats(period: int, share: float) -> None:
-    """So many runs that not all formats are made, and the pattern repeats only behind the sample that decides."""
+    """There are so many runs that not all formats are made, and the pattern repeats only beyond the sample that
+    decides."""
     random, size = Random(period), 24_000
     phrase = [random.random() < share for _ in range(period)]
     incompletes = [at for at in range(size - 1) if phrase[at % period]]
@@ -61,7 +62,7 @@ def test_the_choice_is_the_smallest_where_a_pattern_repeats(period: int, share: 
 
 @given(wanted=offset_maps(), limit=st.integers(0, 200))
 def test_the_limit_decides_between_java_and_dense(wanted: OffsetMap, limit: int) -> None:
-    """Java's formats while they fit, Dense where only it does, and ValueError where nothing does."""
+    """A Java format while it fits, Dense if only that fits, and ValueError if nothing does."""
     arguments = wanted.base_offset, wanted.highest_succeeded, wanted.incompletes
     java = encode_offset_map(*arguments, limit=None)
     dense = encode_offset_map(*arguments, format="Dense", limit=None)
@@ -79,7 +80,7 @@ def test_the_limit_decides_between_java_and_dense(wanted: OffsetMap, limit: int)
 @pytest.mark.parametrize("size", [32_766, 32_767, 32_768, 65_536, 65_537, 262_145])
 @pytest.mark.parametrize("share", [0.0, 0.0005, 0.02, 0.3, 0.97])
 def test_large_maps_say_what_was_written(size: int, share: float) -> None:
-    """The ways taken for sparse and dense patterns, and for bitsets beyond one piece, agree."""
+    """The code for sparse and for dense patterns, and for bitsets of more than one piece, agrees."""
     random = Random(size)
     base = 10**12
     incompletes = tuple(base + at for at in range(size) if random.random() < share)
@@ -92,7 +93,7 @@ def test_large_maps_say_what_was_written(size: int, share: float) -> None:
 @pytest.mark.parametrize("around", [2**15, 2**16, 2**31, 2**32, 2**62])
 @pytest.mark.parametrize("name", [None, "Dense"])
 def test_offsets_around_a_power_of_two(around: int, name: str | None) -> None:
-    """Where offsets need another width, each of them as the highest and as the last incomplete one."""
+    """At each offset that needs another width, as the highest and as the last incomplete one."""
     for highest in range(around - 2, around + 3):
         wanted = OffsetMap(around - 9, highest, (around - 9, around - 7, highest))
         text = encode_offset_map(wanted.base_offset, highest, wanted.incompletes, format=name, limit=None)
@@ -101,13 +102,13 @@ def test_offsets_around_a_power_of_two(around: int, name: str | None) -> None:
 
 @pytest.mark.parametrize("kind", [list, tuple, dict.fromkeys, iter, lambda offsets: range(5, 8)])
 def test_incompletes_may_be_any_iterable(kind: Callable[[list[int]], list[int]]) -> None:
-    """A ledger's dict and a generator do as well as a list."""
+    """A ledger's dict, a generator or a list."""
     assert encode_offset_map(5, 9, kind([5, 6, 7])) == encode_offset_map(5, 9, [5, 6, 7])
 
 
 @pytest.mark.parametrize("metadata", [None, ""])
 def test_no_metadata_is_an_empty_map(metadata: str | None) -> None:
-    """Nothing beside a committed offset says nothing above it."""
+    """A committed offset without metadata says nothing above it."""
     assert decode_offset_map(77, metadata) == OffsetMap(77, 76)
 
 
@@ -133,14 +134,14 @@ def test_no_metadata_is_an_empty_map(metadata: str | None) -> None:
     ],
 )
 def test_arguments_that_make_no_map(base: int, highest: int, incompletes: list[int], message: str) -> None:
-    """Wrong arguments are refused, and the message names them."""
+    """Invalid arguments are refused, and the message names them."""
     with pytest.raises(ValueError, match=message):
         encode_offset_map(base, highest, incompletes)
 
 
 @given(values=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 30), max_size=6))
 def test_order_is_checked_in_one_sweep(values: list[int]) -> None:
-    """The check that looks at all offsets at once accepts exactly the ascending ones in range."""
+    """The check of all offsets at once accepts exactly the ascending ones in range."""
     valid = all(0 <= value <= 2**62 for value in values) and sorted(set(values)) == values
     try:
         encode_offset_map(0, 2**62, values, format="Dense", limit=None)
@@ -165,14 +166,14 @@ def test_names_and_limits_that_do_not_exist() -> None:
 
 
 def test_more_incompletes_than_a_map_lists() -> None:
-    """What reading would refuse is not written either."""
+    """A map that decoding would refuse is not written either."""
     with pytest.raises(ValueError, match=f"lists at most {MAX_INCOMPLETES}"):
         encode_offset_map(0, MAX_INCOMPLETES + 1, range(MAX_INCOMPLETES + 1))
 
 
 @pytest.mark.parametrize("pattern", ["0.1%", "1%", "10%", "50%", "every other", "bursts"])
 def test_100_000_offsets_take_milliseconds(pattern: str) -> None:
-    """The goal is 5 ms to write or to read; ten times that is allowed here, for machines that are busy."""
+    """The goal is 5 ms to encode or to decode; ten times that is allowed here, for busy machines."""
     random = Random(1)
     size = 100_000
     if pattern == "every other":

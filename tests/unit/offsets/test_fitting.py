@@ -1,4 +1,4 @@
-"""Cutting a map to the limit: what is left is the ledger up to h (I9), and h is as high as it can be."""
+"""Cutting a map to the limit: the result is the ledger up to h (I9), and h is as high as possible."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS: list[Formats] = ["all", "java"]
 
 
 def _pattern(seed: int, size: int) -> list[int]:
-    """Incomplete offsets of some density, strewn, in bursts, or regular; the first one always."""
+    """Incomplete offsets of some density: random, in bursts, or regular. The first offset is always incomplete."""
     random = Random(seed)
     share = random.choice([0.001, 0.02, 0.1, 0.4, 0.9])
     shape = random.choice(["strewn", "bursts", "regular"])
@@ -37,7 +37,7 @@ def _pattern(seed: int, size: int) -> list[int]:
 
 
 def _check(incompletes: list[int], highest: int, limit: int, formats: Formats) -> int:
-    """The map says exactly what is so up to h, and keeps to the limit. Returns h."""
+    """The map is correct up to h, and within the limit. Returns h."""
     text, cut = fit_offset_map(BASE, highest, incompletes, limit=limit, formats=formats)
     assert len(text) <= limit
     assert BASE - 1 <= cut <= highest
@@ -52,7 +52,7 @@ def _check(incompletes: list[int], highest: int, limit: int, formats: Formats) -
 @given(seed=st.integers(0, 10**6), limit=st.integers(0, 300), formats=st.sampled_from(FORMATS))
 @example(seed=1271, limit=8, formats="all")  # the first text comes out a character too long
 def test_the_map_is_the_ledger_up_to_h(seed: int, limit: int, formats: Formats) -> None:
-    """I9: what is committed decodes to exactly the ledger up to h, and says nothing above."""
+    """I9: the committed map decodes to exactly the ledger up to h, and says nothing above."""
     incompletes = _pattern(seed, 1_500)
     _check(incompletes, BASE + 1_499, limit, formats)
 
@@ -91,7 +91,7 @@ def _fits(incompletes: list[int], highest: int, limit: int, formats: Formats) ->
 @pytest.mark.parametrize("share", [0.003, 0.01, 0.1, 0.3, 0.5, 0.9])
 @pytest.mark.parametrize("formats", FORMATS)
 def test_h_is_nearly_the_highest_that_fits(share: float, formats: Formats) -> None:
-    """In all formats together hardly an offset more would fit: not a map that is 1 % longer."""
+    """Over all formats hardly one more offset would fit: no map that is 1 % longer does."""
     random = Random(3)
     size = int(9_000 / min(share, 1 - share))
     incompletes = [BASE + at for at in range(size) if random.random() < share]
@@ -102,7 +102,7 @@ def test_h_is_nearly_the_highest_that_fits(share: float, formats: Formats) -> No
 
 @pytest.mark.parametrize("formats", FORMATS)
 def test_a_pattern_that_zstd_finds_is_followed(formats: Formats) -> None:
-    """A regular pattern that goes over into noise is kept at least as far as it is regular."""
+    """A regular pattern that becomes random is kept at least as far as it is regular."""
     random = Random(1)
     regular = [at for at in range(200_000) if at % 7 in (0, 2, 5)]
     noise = [at for at in range(200_000, 400_000) if random.random() < 0.5]
@@ -112,7 +112,7 @@ def test_a_pattern_that_zstd_finds_is_followed(formats: Formats) -> None:
 
 @given(seed=st.integers(0, 10**6), limit=st.integers(0, 3_000) | st.none(), formats=st.sampled_from(FORMATS))
 def test_what_fits_whole_is_written_whole(seed: int, limit: int | None, formats: Formats) -> None:
-    """When everything fits, the text is exactly that of encode_offset_map."""
+    """If everything fits, the text is exactly that of encode_offset_map."""
     incompletes, highest = _pattern(seed, 1_500), BASE + 1_499
     try:
         whole = encode_offset_map(BASE, highest, incompletes, limit=limit, formats=formats)
@@ -124,18 +124,19 @@ def test_what_fits_whole_is_written_whole(seed: int, limit: int | None, formats:
 
 @pytest.mark.parametrize("highest", [BASE - 1, BASE - 7])
 def test_nothing_to_say_is_no_text(highest: int) -> None:
-    """With nothing complete above the base the text is empty; gaps in the log may leave the highest below."""
+    """If nothing is complete above the base, the text is empty. Gaps in the log may leave the highest offset below
+    it."""
     assert fit_offset_map(BASE, highest, [BASE, BASE + 1]) == ("", BASE - 1)
 
 
 @pytest.mark.parametrize("limit", [0, 3])
 def test_a_limit_too_small_for_any_map_is_no_text(limit: int) -> None:
-    """A broker that takes no metadata gets none."""
+    """A broker that accepts no metadata gets none."""
     assert fit_offset_map(BASE, BASE + 9, [BASE], limit=limit) == ("", BASE - 1)
 
 
 def test_nothing_complete_that_fits_is_no_text() -> None:
-    """A map that could only hold incompletes is not worth writing."""
+    """A map that could contain only incomplete offsets is not written."""
     random = Random(2)
     incompletes = [*range(BASE, BASE + 90_000), *(BASE + 90_000 + at for at in range(9_000) if random.random() < 0.5)]
     text, cut = fit_offset_map(BASE, BASE + 99_000, incompletes, limit=4, formats="java")
@@ -143,7 +144,7 @@ def test_nothing_complete_that_fits_is_no_text() -> None:
 
 
 def test_incompletes_above_the_highest_are_left_out() -> None:
-    """A ledger's dict goes in as it is, with what is incomplete above the highest completed offset."""
+    """A ledger's dict is passed unchanged, with incomplete offsets above the highest completed one."""
     ledger = dict.fromkeys([BASE, BASE + 5, BASE + 10, BASE + 11])
     assert fit_offset_map(BASE, BASE + 9, ledger) == (
         encode_offset_map(BASE, BASE + 9, [BASE, BASE + 5]),
@@ -160,20 +161,20 @@ def test_more_incompletes_than_a_map_lists_are_cut() -> None:
 
 
 def test_as_many_incompletes_as_a_map_lists_are_whole() -> None:
-    """The bound itself is within it."""
+    """The maximum itself is allowed."""
     highest = 2 * MAX_INCOMPLETES - 1
     assert fit_offset_map(0, highest, range(0, highest, 2))[1] == highest
 
 
 def test_without_a_limit_what_no_format_holds_is_cut() -> None:
-    """Java's run lengths end at 2**31-1: the run too long for an entry is kept as far as one goes."""
+    """Java's run lengths end at 2**31-1. A longer run is cut there."""
     text, cut = fit_offset_map(0, 2**32, [0], limit=None, formats="java")
     assert cut == 2**31 - 1
     assert decode_offset_map(0, text) == OffsetMap(0, cut, (0,))
 
 
 def test_wrong_arguments_are_refused() -> None:
-    """As in encode_offset_map; cutting hides no mistake."""
+    """As in encode_offset_map; cutting hides no error."""
     with pytest.raises(ValueError, match="must ascend"):
         fit_offset_map(0, 9, [5, 3, 9], limit=0)
     with pytest.raises(ValueError, match=r"3 is outside \[5, 9\]"):
@@ -186,7 +187,7 @@ def test_wrong_arguments_are_refused() -> None:
 
 @pytest.mark.parametrize("formats", FORMATS)
 def test_cutting_takes_milliseconds(formats: Formats) -> None:
-    """100,000 offsets, half of them incomplete, in about 15 ms; 200 are allowed here, for machines that are busy."""
+    """100,000 offsets, half of them incomplete, in about 15 ms; 200 are allowed here, for busy machines."""
     random = Random(4)
     incompletes = [at for at in range(100_000) if random.random() < 0.5]
     fastest = 1.0
@@ -200,8 +201,8 @@ def test_cutting_takes_milliseconds(formats: Formats) -> None:
 @pytest.mark.parametrize("formats", FORMATS)
 @pytest.mark.parametrize("gap", [2**27, 2**31 - 1, 2**31, 2**33])
 def test_a_gap_of_billions_cuts_the_map_and_nothing_worse(formats: Formats, gap: int) -> None:
-    """Behind a dense part offsets jump by billions: the map reads back up to where it was cut, whatever the limit, and
-    its making takes no memory for the gap."""
+    """After a dense part there is a gap of billions. The map is correct up to where it was cut, whatever the limit, and
+    the gap takes no memory."""
     random = Random(gap)
     near = sorted(random.sample(range(12_000), 6_000))
     incompletes = [*near, near[-1] + gap]
@@ -221,8 +222,8 @@ def test_a_gap_of_billions_cuts_the_map_and_nothing_worse(formats: Formats, gap:
 
 
 def test_a_bitset_reaches_no_farther_than_it_can_be_written() -> None:
-    """In a Java format a few hundred incomplete offsets before a gap of billions are cut where the largest bitset ends,
-    rather than refused."""
+    """In a Java format, a few hundred incomplete offsets before a gap of billions are cut where the largest bitset
+    ends, instead of refused."""
     random = Random(24)
     limit = random.choice((4096, 2000))
     random.choice((1, 2))

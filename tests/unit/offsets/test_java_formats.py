@@ -58,7 +58,7 @@ def test_reads_what_java_wrote(vector: Vector, name: str) -> None:
 
 @pytest.mark.parametrize(("vector", "name"), CASES)
 def test_writes_what_java_writes(vector: Vector, name: str) -> None:
-    """Without zstd the text is the same character by character; with it, the frame holds the same body."""
+    """Without zstd the text is identical; with zstd the frame has the same body."""
     theirs = vector["encodings"][name]["metadata"]
     ours = encode_offset_map(
         vector["base"],
@@ -79,7 +79,7 @@ def test_writes_what_java_writes(vector: Vector, name: str) -> None:
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
 def test_chooses_nothing_longer_than_java(vector: Vector) -> None:
-    """The text chosen is as short as the shortest of Java's own."""
+    """The chosen text is as short as the shortest of Java's own."""
     text = encode_offset_map(vector["base"], vector["highest_succeeded"], vector["incompletes"], limit=None)
     theirs = min(len(encoding["metadata"]) for encoding in vector["encodings"].values())
     assert len(text) <= theirs
@@ -87,7 +87,7 @@ def test_chooses_nothing_longer_than_java(vector: Vector) -> None:
 
 @pytest.mark.parametrize(("name", "base", "highest", "incompletes", "body"), BY_HAND)
 def test_bodies_written_by_hand(name: str, base: int, highest: int, incompletes: list[int], body: str) -> None:
-    """Bodies worked out on paper are written so, and read back."""
+    """Bodies computed on paper are written exactly so, and read back."""
     text = encode_offset_map(base, highest, incompletes, format=name, limit=None)
     assert base64.b64decode(text) == bytes([JAVA_FORMATS[name].magic]) + bytes.fromhex(body)
     assert decode_offset_map(base, text) == OffsetMap(base, highest, tuple(incompletes))
@@ -95,7 +95,7 @@ def test_bodies_written_by_hand(name: str, base: int, highest: int, incompletes:
 
 @pytest.mark.parametrize("name", ["BitSet", "BitSetCompressed"])
 def test_bitset_v1_counts_to_32767(name: str) -> None:
-    """32,767 offsets are the most a BitSet with a 16-bit count holds."""
+    """A BitSet with a 16-bit count contains at most 32,767 offsets."""
     text = encode_offset_map(0, 32_766, [0], format=name, limit=None)
     assert decode_offset_map(0, text) == OffsetMap(0, 32_766, (0,))
     with pytest.raises(ValueError, match=f"{name}: 32768 offsets are more than 32767"):
@@ -118,14 +118,14 @@ def test_run_length_v1_holds_runs_to_32767(name: str, complete: bool) -> None:
 
 
 def test_run_length_v1_holds_any_number_of_runs() -> None:
-    """Only the length of a run is bounded, not how many there are."""
+    """Only the length of a run is limited, not their number."""
     incompletes = list(range(3, 3 + 2 * 32_768, 2))
     text = encode_offset_map(3, incompletes[-1] + 1, incompletes, format="RunLength", limit=None)
     assert decode_offset_map(3, text).incompletes == tuple(incompletes)
 
 
 def test_run_length_v2_holds_runs_below_2_31() -> None:
-    """A run of 2**31 offsets is in no Java format; Dense holds it, and is chosen."""
+    """No Java format can represent a run of 2**31 offsets; Dense can, and is chosen."""
     base = 2**40
     longest = encode_offset_map(base, base + 2**31 - 1, [base], format="RunLengthV2")
     assert decode_offset_map(base, longest) == OffsetMap(base, base + 2**31 - 1, (base,))
@@ -138,7 +138,7 @@ def test_run_length_v2_holds_runs_below_2_31() -> None:
 
 
 def test_a_billion_complete_offsets_cost_nothing() -> None:
-    """One stuck offset below a billion complete ones is twelve characters, and reading lists only it."""
+    """One stuck offset below a billion complete ones takes twelve characters, and only it is listed when reading."""
     text = encode_offset_map(5, 5 + 10**9, [5])
     assert text == base64.b64encode(b"e" + (1).to_bytes(4, "big") + (10**9).to_bytes(4, "big")).decode()
     assert decode_offset_map(5, text) == OffsetMap(5, 5 + 10**9, (5,))
@@ -160,13 +160,13 @@ def test_tolerates_what_javas_reader_does(payload: str, expected: tuple[int, ...
 
 
 def test_frames_with_content_size_are_read() -> None:
-    """A frame made in one piece, with its size in the header, is read as well."""
+    """A frame that was made at once, with its size in the header, is read as well."""
     body = (1).to_bytes(4, "big") + (99).to_bytes(4, "big")
     text = base64.b64encode(b"p" + zstandard.ZstdCompressor().compress(body)).decode()
     assert decode_offset_map(1, text) == OffsetMap(1, 100, (1,))
 
 
 def test_frames_are_streamed_as_javas() -> None:
-    """Our frames have no content size, as those of Java's streaming writer."""
+    """Frames have no content size, like those of Java's streaming writer."""
     text = encode_offset_map(5, 50_000, [5], format="RunLengthV2Compressed")
     assert base64.b64decode(text)[1:7].hex() == "28b52ffd0058"

@@ -1,4 +1,4 @@
-"""The ledger, against a model that keeps everything in sets."""
+"""The ledger against a model that keeps everything in sets."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.examples import examples
 
 
 class Model:
-    """Each offset is complete, or incomplete, or not known yet: two sets, and a loop where the ledger has none."""
+    """Each offset is complete, incomplete, or not known yet: two sets, and loops."""
 
     def __init__(self, base: int, restored: OffsetMap) -> None:
         self.base = self.position = base
@@ -77,9 +77,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def completed(self, data: st.DataObject) -> None:
         offset = self.running.pop(data.draw(st.integers(0, len(self.running) - 1)))
-        before = self.ledger.completed_count
+        before = self.ledger.version[1]
         self.ledger.complete(offset)
-        assert self.ledger.completed_count == before + 1
+        assert self.ledger.version[1] == before + 1
         self.model.incomplete.remove(offset)
         self.model.complete.add(offset)
         self.model.by_name.add(offset)
@@ -128,15 +128,15 @@ TestLedger.settings = settings(max_examples=examples(60), stateful_step_count=25
 
 
 def test_begins_at_the_committed_offset() -> None:
-    """A new ledger knows nothing, and would commit what is committed."""
+    """A new ledger knows nothing, and would commit the committed offset."""
     ledger = Ledger(42)
     assert (ledger.position, ledger.next_commit, ledger.highest_completed) == (42, 42, 41)
     assert ledger.snapshot() == OffsetMap(42, 41)
-    assert (ledger.completed_count, len(ledger.incompletes)) == (0, 0)
+    assert (ledger.version[1], len(ledger.incompletes)) == (0, 0)
 
 
 def test_a_gap_completes_without_an_outcome() -> None:
-    """Behind an aborted transaction nothing is delivered, and still the commit moves on (lag reaches 0)."""
+    """After an aborted transaction nothing is delivered, and still the commit advances (lag reaches 0)."""
     ledger = Ledger(10)
     assert ledger.register([], 25) == []
     assert ledger.next_commit == 25
@@ -145,7 +145,7 @@ def test_a_gap_completes_without_an_outcome() -> None:
 
 
 def test_restored_incompletes_run_and_the_rest_does_not() -> None:
-    """After a restart only what the map lists, and what is above it, runs again."""
+    """After a restart only offsets that the map lists, and those above it, run again."""
     ledger = Ledger(100, OffsetMap(100, 109, (100, 104, 107)))
     assert ledger.next_commit == 100
     assert ledger.register([100, 101, 102, 103, 104, 105], 106) == [100, 104]
@@ -156,7 +156,7 @@ def test_restored_incompletes_run_and_the_rest_does_not() -> None:
 
 
 def test_a_map_without_incompletes_commits_beyond_the_position() -> None:
-    """When all that the map lists is gone from the log, the commit is behind the map."""
+    """If all listed offsets are gone from the log, the commit is after the map."""
     ledger = Ledger(100, OffsetMap(100, 109, (100, 104)))
     assert ledger.register([105], 106) == []
     assert ledger.next_commit == 110
@@ -164,7 +164,7 @@ def test_a_map_without_incompletes_commits_beyond_the_position() -> None:
 
 
 def test_the_same_list_comes_back() -> None:
-    """In the common case nothing is copied."""
+    """In the usual case nothing is copied."""
     offsets = list(range(5, 10))
     assert Ledger(5).register(offsets, 10) is offsets
     assert Ledger(5).register(range(5, 10), 10) == offsets
@@ -180,7 +180,7 @@ def test_offsets_that_do_not_fit_the_position_are_refused(offsets: list[int], ne
 
 
 def test_one_wrong_offset_among_several() -> None:
-    """It is named, and what stood before it is complete."""
+    """It is named, and those before it are complete."""
     ledger = Ledger(0)
     ledger.register(range(5), 5)
     with pytest.raises(ValueError, match="offset 9 is not incomplete"):
@@ -190,7 +190,7 @@ def test_one_wrong_offset_among_several() -> None:
 
 
 def test_what_is_registered_above_the_last_completed_is_not_in_the_map() -> None:
-    """A commit speaks of the offsets up to the highest completed one, however many wait above it."""
+    """A commit contains the offsets up to the highest completed one, however many wait above it."""
     ledger = Ledger(0)
     ledger.register(range(9), 9)
     ledger.complete_all([2, 4])
@@ -198,7 +198,7 @@ def test_what_is_registered_above_the_last_completed_is_not_in_the_map() -> None
 
 
 def test_arguments_that_make_no_ledger() -> None:
-    """A negative base, and a map about another offset."""
+    """A negative base, and a map for another offset."""
     with pytest.raises(ValueError, match="base=-1"):
         Ledger(-1)
     with pytest.raises(ValueError, match="about offset 5, not about base=6"):
@@ -220,7 +220,7 @@ def test_a_version_is_for_every_change() -> None:
     assert len(seen) == 4
 
 
-def test_repr_tells_where_it_stands() -> None:
+def test_repr_has_the_position() -> None:
     """For logs and debuggers."""
     ledger = Ledger(3)
     ledger.register([3, 4], 5)
@@ -228,7 +228,7 @@ def test_repr_tells_where_it_stands() -> None:
 
 
 def test_a_stuck_record_keeps_memory_small() -> None:
-    """Two million completed above a stuck record leave a ledger below 1 MB, and a map of a few characters."""
+    """Two million completed offsets above a stuck record leave a ledger below 1 MB, and a map of a few characters."""
     ledger = Ledger(0)
     ledger.register([0], 1)
     tracemalloc.start()
@@ -241,14 +241,14 @@ def test_a_stuck_record_keeps_memory_small() -> None:
         tracemalloc.stop()
     assert kept < 1_000_000
     assert peak < 10_000_000
-    assert ledger.completed_count == 2_000_000
+    assert ledger.version[1] == 2_000_000
     snapshot = ledger.snapshot()
     assert snapshot == OffsetMap(0, 2_000_000, (0,))
     assert len(fit_offset_map(0, 2_000_000, snapshot.incompletes)[0]) == 12
 
 
 def test_memory_comes_back_after_a_burst() -> None:
-    """A million registered at once and completed leave no dict of a million slots behind."""
+    """After a million offsets were registered at once and completed, no dict of a million slots remains."""
     ledger = Ledger(0)
     offsets = list(range(1_000_000))
     tracemalloc.start()
@@ -266,7 +266,7 @@ def test_memory_comes_back_after_a_burst() -> None:
 
 
 def test_asking_for_the_commit_stays_quick() -> None:
-    """A million completed in order, asked every 10,000: about 25 ms in all; 500 are allowed."""
+    """A million completed in order, queried every 10,000: about 25 ms in total; 500 are allowed."""
     ledger = Ledger(0)
     offsets = list(range(1_000_000))
     ledger.register(offsets, 1_000_000)
@@ -283,7 +283,7 @@ def test_asking_for_the_commit_stays_quick() -> None:
 @given(seed=st.integers(0, 10**6))
 @settings(max_examples=examples(20))
 def test_a_restart_loses_nothing_and_repeats_only_what_was_open(seed: int) -> None:
-    """Commit at any moment, start again from it: what runs again is exactly what was incomplete (I2, I9)."""
+    """After a commit at any moment and a restart, exactly the incomplete offsets run again (I2, I9)."""
     random = Random(seed)
     ledger, done, running = Ledger(0), set[int](), list[int]()
     for first in range(0, 3_000, 100):

@@ -1,4 +1,4 @@
-"""What an offset map says, against sets of offsets."""
+"""Offset maps against sets of offsets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ END = 20
 
 @st.composite
 def maps(draw: st.DrawFn) -> OffsetMap:
-    """Any within twenty offsets, whose highest one is complete."""
+    """Any map within twenty offsets, whose highest one is complete."""
     base = draw(st.integers(0, END))
     highest = draw(st.integers(base - 1, END))
     incompletes = draw(st.sets(st.integers(base, highest - 1))) if highest > base else set()
@@ -22,7 +22,7 @@ def maps(draw: st.DrawFn) -> OffsetMap:
 
 
 def complete(one: OffsetMap) -> set[int]:
-    """As the words of the design say it."""
+    """The complete offsets, by the definition."""
     above = set(range(one.base_offset, one.highest_succeeded + 1)) - set(one.incompletes)
     return set(range(one.base_offset)) | above
 
@@ -34,8 +34,9 @@ def test_what_is_complete(one: OffsetMap) -> None:
 
 
 @given(maps(), maps())
-def test_what_one_says_of_all_that_another_says(one: OffsetMap, other: OffsetMap) -> None:
-    """Whether all of it is among it. Of a base that is no complete offset above the other's it may say less."""
+def test_whether_one_map_covers_another(one: OffsetMap, other: OffsetMap) -> None:
+    """Whether one map contains all complete offsets of the other. If its base is lower, the result may be False
+    nevertheless."""
     if one.covers(other):
         assert complete(other) <= complete(one)
     elif one.base_offset >= other.base_offset:

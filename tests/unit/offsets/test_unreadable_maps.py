@@ -1,4 +1,4 @@
-"""Metadata that is no map is refused with its reason, in bounded time and memory."""
+"""Metadata that is not a map is refused with the reason, in limited time and memory."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_unreadable_metadata_is_refused(name: str) -> None:
-    """Each case is OffsetMapError, with a reason that tells the case, and costs a few MiB at most."""
+    """Each case is an OffsetMapError with a reason of its own, and takes a few MiB at most."""
     text, reason = UNREADABLE[name]
     tracemalloc.start()
     try:
@@ -99,7 +99,7 @@ def test_unreadable_metadata_is_refused(name: str) -> None:
 
 
 def test_the_last_byte_of_bits_may_be_absent() -> None:
-    """Java's reader takes absent bits as those of incomplete offsets."""
+    """Java's reader takes missing bits as incomplete offsets."""
     assert decode_offset_map(BASE, _text(b"l", b"\0\x10\xff")) == OffsetMap(
         BASE, BASE + 15, tuple(range(BASE + 8, BASE + 16))
     )
@@ -109,20 +109,20 @@ def test_the_last_byte_of_bits_may_be_absent() -> None:
     "text", [_text(b"e", _runs(0, 8)), _text(b"l", b"\0\x08\xff\0"), encode_offset_map(2**63 - 8, 2**63 - 1, [])]
 )
 def test_offsets_beyond_int64_are_refused(text: str) -> None:
-    """A map that would reach past the last offset of all is none; one offset lower it is one."""
+    """A map that ends after the last possible offset is refused; one offset lower it is valid."""
     assert decode_offset_map(2**63 - 8, text) == OffsetMap(2**63 - 8, 2**63 - 1)
     with pytest.raises(OffsetMapError, match=r"beyond 2\*\*63-1"):
         decode_offset_map(2**63 - 7, text)
 
 
 def test_a_plain_body_may_not_be_a_bomb_either() -> None:
-    """Text longer than any body needs is refused before it is unpacked."""
+    """Text longer than any body needs is refused before it is decoded."""
     with pytest.raises(OffsetMapError, match="more than the largest body needs"):
         decode_offset_map(0, "A" * (2 * MAX_BODY_BYTES))
 
 
 def test_many_incompletes_from_few_bytes_are_listed_up_to_the_bound() -> None:
-    """What is refused is more than the bound, not the bound itself."""
+    """More than the maximum is refused, the maximum itself is not."""
     found = decode_offset_map(0, _text(b"e", _runs(MAX_INCOMPLETES, 1)))
     assert len(found.incompletes) == MAX_INCOMPLETES
     assert found.highest_succeeded == MAX_INCOMPLETES
@@ -149,13 +149,13 @@ MAGIC = st.sampled_from([bytes([form.magic]) for form in JAVA_FORMATS.values()])
 
 @given(magic=MAGIC, body=st.binary(max_size=60))
 def test_any_bytes_behind_a_magic_decode_or_are_refused(magic: bytes, body: bytes) -> None:
-    """Nothing but OffsetMapError comes out, or a map that holds together."""
+    """The result is a consistent map or OffsetMapError."""
     _decodes_or_refuses(BASE, _text(magic, body))
 
 
 @given(magic=st.sampled_from([b"a", b"J", b"s", b"p"]), body=st.binary(max_size=60))
 def test_any_bytes_in_a_frame_decode_or_are_refused(magic: bytes, body: bytes) -> None:
-    """The same for what a whole zstd frame holds."""
+    """The same for the content of a whole zstd frame."""
     _decodes_or_refuses(BASE, _text(magic, _frame(body)))
 
 
@@ -174,7 +174,7 @@ VALID = [
 
 @given(text=st.sampled_from(VALID), data=st.data())
 def test_damaged_maps_decode_or_are_refused(text: str, data: st.DataObject) -> None:
-    """A valid map with a byte changed, cut out, or put in."""
+    """A valid map with a byte changed, removed or inserted."""
     unpack: Callable[[str], bytes] = base64.b64decode if text.isascii() else lambda dense: dense.encode("utf-16-be")
     octets = bytearray(unpack(text))
     for _ in range(data.draw(st.integers(1, 3))):
@@ -188,5 +188,5 @@ def test_damaged_maps_decode_or_are_refused(text: str, data: st.DataObject) -> N
 
 @given(text=st.sampled_from(VALID), keep=st.integers(0, 500))
 def test_truncated_maps_decode_or_are_refused(text: str, keep: int) -> None:
-    """A valid map cut anywhere."""
+    """A valid map truncated anywhere."""
     _decodes_or_refuses(BASE, text[:keep])

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 
 import pytest
 
-from aioparallel.clients.aiokafka.settings import ConsumerSettings
+from aioparallel.clients.aiokafka import AiokafkaClient, log_reading
 from aioparallel.config.policies import Deduplicate
 from aioparallel.group.client import Fetched, Span
 from aioparallel.persistence.dedup.chunks import ChunkKey, encode_chunk, encode_key
@@ -95,15 +95,21 @@ async def test_a_batch_that_is_named_is_passed_over() -> None:
     assert sorted(key.number for key in restore.chunks) == [0, 3, 4]
 
 
-def test_what_is_of_a_group_is_not_given_to_a_reader() -> None:
+async def test_a_reader_is_in_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would be a second member of that name."""
+    made: list[dict[str, object]] = []
+
+    def consumer(**options: object) -> None:
+        made.append(options)
+        raise LookupError
+
+    monkeypatch.setattr(log_reading, "AIOKafkaConsumer", consumer)
     given = {"group_instance_id": "one", "client_id": "mine", "security_protocol": "PLAINTEXT"}
-    settings = ConsumerSettings(
-        "localhost:9092", "g", session_timeout=30, heartbeat_interval=3, rebalance_timeout=60, client_options=given
-    )
-    options = settings.reading_options()
-    assert "group_instance_id" not in options
-    assert (options["client_id"], options["security_protocol"]) == ("mine", "PLAINTEXT")
+    reads = AiokafkaClient("localhost:9092", "g", client_options=given).read({TopicPartition("t", 0): Span(0, 1)})
+    with pytest.raises(LookupError):
+        await anext(reads)
+    assert made[0]["group_id"] is None
+    assert (made[0]["client_id"], made[0]["security_protocol"]) == ("mine", "PLAINTEXT")
 
 
 async def test_a_session_opens_when_it_has_found_what_was_seen() -> None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from aioparallel.clients.producing.numbering import Identity
-from aioparallel.clients.producing.partition_queue import PartitionQueue, Piece, RecordBatch
+from aioparallel.clients.producing.partition_queue import PartitionQueue, RecordBatch
 from aioparallel.clients.producing.pending import Outstanding, outputs_of
 from aioparallel.clients.producing.produce_answers import Verdict
 from aioparallel.records.errors import BrokerUnreachable, ConfigurationError, NotAuthorized
@@ -45,7 +45,7 @@ def batch_of(*values: bytes, partition: int = 0, epoch: int = 0, sequence: int =
     for entry in entries:
         entry.timestamp, entry.deadline = 5, 100.0
     queue = PartitionQueue("t", partition, 1000, Outstanding())
-    return RecordBatch(queue, Piece(entries, False), b"".join(values), Identity(7, epoch), sequence)
+    return RecordBatch(queue, entries, b"".join(values), Identity(7, epoch), sequence)
 
 
 def leader_of(brokers: InMemoryBrokers, partition: int) -> int | None:
