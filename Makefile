@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -105,8 +105,13 @@ ROOM ?= engine
 mutations: $(VENV)/.mutations  ## mutation tests of a package: changes that no test detects (ROOM=engine SAMPLE=200 SEED=1; 10 minutes)
 	$(BIN)/python -m tests.mutations $(ROOM) $(if $(SAMPLE),--sample $(SAMPLE)) $(if $(filter file,$(origin SEED)),,--seed $(SEED)) $(ARGS)
 
-docs: $(VENV)/.dev  ## write docs/reference.md from the code
+docs: $(VENV)/.dev  ## write docs/reference.md from the code, and the picture of docs/index.md
 	$(BIN)/python -m docs.reference
+	$(BIN)/python -m docs.picture
+
+site: export NO_MKDOCS_2_WARNING := 1
+site: $(VENV)/.dev  ## build the pages as a site, in the folder site, and check its links (half a minute)
+	$(BIN)/python -m mkdocs build --strict
 
 lint: $(VENV)/.dev  ## ruff, strict types, import direction
 	$(BIN)/ruff check .
@@ -181,5 +186,5 @@ format: $(VENV)/.dev  ## format the code with ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-clean:  ## remove the virtual environments and caches of this folder
-	rm -rf $(VENV) $(NEWER_VENV) $(SPARK_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutations
+clean:  ## remove the virtual environments, the caches and the site of this folder
+	rm -rf $(VENV) $(NEWER_VENV) $(SPARK_VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .mutations site

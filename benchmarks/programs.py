@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from aioparallel.jvm.jars import JarSet
-from aioparallel.jvm.maven import Artifact
-from aioparallel.jvm.programs import run_program
+from aioparallel.jvm.maven import Artifact, run_program
 from aioparallel.records.errors import AioparallelError
 
 __all__ = ["CONTESTANTS", "PEERS", "ROOT", "Contestant", "PeerMissing", "Workshop", "find_peers"]

@@ -110,17 +110,18 @@ def _taker(kind: type[object]) -> str:
     own = _arguments(kind.__init__, kind)
     if kind is ParallelConsumer or not issubclass(kind, ParallelConsumer):
         return _grouped(kind.__name__, own, options_taken(kind))
-    return _section(kind.__name__, own) + f"\n{_others(kind)}\n"
+    return _section(kind.__name__, own) + f"\n{other_options(kind)}\n"
 
 
-def _others(kind: type) -> str:
+def other_options(kind: type) -> str:
+    """What a subclass of ParallelConsumer takes besides its own parameters, in a sentence."""
     all_of_them, taken = ({one.name: one for one in options_taken(one)} for one in (ParallelConsumer, kind))
     own = inspect.signature(kind).parameters
     left_out = ", ".join(f"`{name}`" for name in all_of_them if name not in own)
     others = [
-        f"`{name}` is by default `{one.default}`" for name, one in taken.items() if one != all_of_them.get(name, one)
+        f" `{name}` is by default `{one.default}`." for name, one in taken.items() if one != all_of_them.get(name, one)
     ]
-    return "; ".join([f"All options of `ParallelConsumer` but {left_out}", *others]) + "."
+    return "".join([f"It also takes the options of `ParallelConsumer`, except {left_out}.", *others])
 
 
 def _grouped(title: str, own: Iterable[tuple[str, ...]], options: Iterable[Option]) -> str:
@@ -143,10 +144,11 @@ def _options_table(rows: Iterable[tuple[str, ...]]) -> str:
 
 def _option(one: Option) -> tuple[str, ...]:
     default = None if one.default is None else ast.parse(one.default, mode="eval").body
-    return (f"`{one.name}`", _type(one.type), _default(default), _markdown(one.meaning))
+    return (f"`{one.name}`", _type(one.type), shown_default(default), _markdown(one.meaning))
 
 
-def _default(written: ast.expr | None) -> str:
+def shown_default(written: ast.expr | None) -> str:
+    """A default as Markdown. None: there is none, so the option is required."""
     match written:
         case ast.BinOp():
             value = eval(compile(ast.Expression(written), "default", "eval"))
@@ -174,7 +176,7 @@ def _arguments(function: Callable[..., object], describing: object) -> Iterator[
         yield (
             ", ".join(f"`{name}`" for name in names),
             ", ".join(sorted(types)),
-            _default(defaults.get(names[0])),
+            shown_default(defaults.get(names[0])),
             _markdown(meaning[0].upper() + meaning[1:]),
         )
     elsewhere = {"handler"}

@@ -31,6 +31,7 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
 __all__ = [
+    "DESCRIBED",
     "Option",
     "Undocumented",
     "attribute_docstrings",
@@ -47,7 +48,8 @@ Taker = TypeVar("Taker", bound=Callable[..., Any])
 
 # Compiled when they are used: an import needs none of them.
 _GROUP: Final = r" *# -- (.+?) -+$"
-_DESCRIBED: Final = r"(?ms)^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)"
+DESCRIBED: Final = r"(?ms)^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)"
+"""Lines of a docstring that describe parameters: their names, and the meaning."""
 _WIDTH: Final = 96  # columns of a meaning in help(), which adds four
 
 
@@ -130,7 +132,7 @@ def _default(value: ast.expr | None, source: str) -> str | None:
 def described(docstring: str | None) -> Iterator[tuple[list[str], str]]:
     """The parameters that a docstring describes, and how: ````name``: meaning`` or ````one``, ``two``: meaning`` at the
     beginning of a line."""
-    for found in re.finditer(_DESCRIBED, inspect.cleandoc(docstring or "")):
+    for found in re.finditer(DESCRIBED, inspect.cleandoc(docstring or "")):
         yield re.findall(r"\w+", found[1]), found[2]
 
 

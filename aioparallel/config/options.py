@@ -460,7 +460,11 @@ def checked_topics(topics: object) -> tuple[str, ...] | re.Pattern[str]:
     if isinstance(topics, re.Pattern):
         return topics
     names = (topics,) if isinstance(topics, str) else topics
-    if isinstance(names, list | tuple | set | frozenset) and names and all(isinstance(n, str) and n for n in names):
+    if (
+        isinstance(names, list | tuple | set | frozenset)
+        and names
+        and all(isinstance(n, str) and n.strip() for n in names)
+    ):
         return tuple(dict.fromkeys(names))
     raise ConfigurationError("topics", topics, "must be a topic's name, several names, or a compiled pattern")
 

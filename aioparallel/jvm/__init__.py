@@ -5,7 +5,6 @@
     java_runtime.py  finds a Java runtime that is new enough
     jars.py          sets of jars: fetched once, kept in the user's cache directory, checked at each use
     maven.py         runs Maven to copy a set's jars into a directory
-    programs.py      runs a program to its end
     sets.py          the known sets: Apache Kafka, Spark's Kafka connector
 
 ``python -m aioparallel.jvm`` fetches a set and prints its location.

@@ -5,18 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from aioparallel.jvm.java_runtime import find_java
-from aioparallel.jvm.programs import run_program
 from aioparallel.records.errors import JarsMissing
 
-__all__ = ["FETCH_TIMEOUT", "Artifact", "copy_jars", "maven", "pom"]
+__all__ = ["FETCH_TIMEOUT", "Artifact", "copy_jars", "maven", "pom", "run_program"]
 
 FETCH_TIMEOUT: Final = 900.0
 """Seconds for one download, and for waiting until another process has finished its own."""
+_LAST_LINES: Final = 12
+"""Lines of a program's output that a message repeats."""
 
 _POM: Final = """\
 <project xmlns="http://maven.apache.org/POM/4.0.0">
@@ -92,3 +93,22 @@ def copy_jars(command: str, title: str, artifacts: Sequence[Artifact], work: Pat
             f"Maven could not fetch {title} ({what}); check the network and Maven's settings.xml. Its output:\n"
             f"{output_text}"
         )
+
+
+def run_program(command: Sequence[str], environment: Mapping[str, str], timeout: float) -> tuple[int, str]:
+    """Run a program without input. Returns its exit code and the last lines of its output.
+
+    Raises subprocess.TimeoutExpired after ``timeout`` seconds.
+    """
+    ran = subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=timeout,
+        check=False,
+    )
+    return ran.returncode, "\n".join(ran.stdout.strip().splitlines()[-_LAST_LINES:])

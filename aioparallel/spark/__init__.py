@@ -11,28 +11,31 @@
 
 Three interfaces to one engine::
 
-    operator.py   parallel_map: DataFrame to DataFrame, for df.transform(); split
-    column.py     async_udf: a function of columns, for select and withColumn
-    sink.py       format("aioparallel"): for side effects, with df.write and df.writeStream
+    operator.py    parallel_map: DataFrame to DataFrame, for df.transform(); split
+    column.py      async_udf: a function of columns, for select and withColumn
+    sink.py        format("aioparallel"): for side effects, with df.write and df.writeStream; text_options.py: its
+                   options; row_names.py: its idempotency keys
 
 What they share::
 
-    task.py       runs the rows of one task on the event loop of its Python worker
-    arrow_batches.py    outcomes to Arrow batches
-    rows.py       Arrow batches to rows and back; builders.py, leaves.py: arrays with strict checks of types
-    ddl.py        parses schemas given as text
-    keys.py       keys and names of rows; repartition_by_key
-    unreadable_rows.py rows that Python cannot represent; safe_errors.py: errors that the JVM can receive
-    limits.py     max_concurrency for a task or for the job
-    local.py      run_locally: runs a handler like a task, without Spark
+    task.py        runs the rows of one task on the event loop of its Python worker; task_end.py: notices its end
+    rows.py        reads Arrow batches as rows
+    builders.py    builds arrays of results, with strict checks of types; leaves.py: of scalar types
+    arrow_batches.py  outcomes to Arrow batches
+    schemas.py     schemas given as text or as types
+    keys.py        keys and names of rows; repartition_by_key
+    safe_errors.py errors that the JVM can receive
+    limits.py      max_concurrency for a task or for the job
+    local.py       run_locally: runs a handler like a task, without Spark
 
 For pipelines, on the driver, imported on first use::
 
-    topics.py     read_topic, write_topic, sink_options; headers.py: outgoing, source_headers
-    connector_jars.py       kafka_jars: Spark's Kafka connector
-    checks.py     check: whether a pipeline has what it needs, before it starts
-    checkpoints.py  checkpoint_status; ``python -m aioparallel.spark.status``
-    progress.py   ProgressListener: progress of streaming queries on the terminal, as values, and as a group's lag
+    topics.py      read_topic, write_topic, sink_options; headers.py: outgoing, source_headers
+    backfill.py    a stream's handler over a range or files; parquet_output.py: writes files at once
+    connector_jars.py  kafka_jars: Spark's Kafka connector
+    checks.py      check: whether a pipeline has what it needs, before it starts
+    checkpoints.py checkpoint_status; ``python -m aioparallel.spark.status``
+    progress.py    ProgressListener: progress of streaming queries on the terminal, as values, and as a group's lag
 
 Executors import no Kafka client, and nothing uses the JVM, so all of this works over Spark Connect.
 """

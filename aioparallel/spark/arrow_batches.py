@@ -1,4 +1,4 @@
-"""From outcomes to Arrow batches: as many rows in each as serves, and what is wrong with those that do not fit."""
+"""Makes Arrow batches of outcomes, with as many rows in each as is useful, and reports values that do not fit."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ EMITTED: Final = (
     StructField("attempts", IntegerType(), nullable=False),
     StructField("seconds", DoubleType(), nullable=False),
 )
-"""What stands beside a value where failures are values too. ``error``: "ValueError: what it said", or null;
-``seconds``: from the start of the first attempt to the end of the last one."""
+"""Fields that accompany a value if failures are values, too. ``error``: "ValueError: its text", or null; ``seconds``:
+from the start of the first attempt to the end of the last one."""
 
-# Rows of an output batch, at most, and the bytes that it should have. The first has one row, the next twice as many.
+# The most rows and the intended bytes of a batch. The first batch has one row, the next twice as many, and so on.
 _ROWS: Final = 1_000
 _BYTES: Final = 8 << 20
 
@@ -46,10 +46,8 @@ def emitted(outcomes: Sequence[Outcome[Any, object]]) -> list[dict[str, object]]
 
 
 class Results:
-    """``build`` makes a batch, or an array, of outcomes; ``misfit`` says what is wrong with a value, or None.
-
-    ``on_error``: what becomes of a row whose value does not fit.
-    """
+    """``build`` makes a batch, or an array, of outcomes. ``misfit``: what is wrong with a value and where in it, as in
+    :class:`~aioparallel.spark.builders.Builder`. ``on_error``: for outcomes whose value does not fit."""
 
     def __init__(
         self,
@@ -65,8 +63,8 @@ class Results:
         self._rows = 1
 
     def of(self, lists: Generator[Sized[Outcome[Any, object]], None, None]) -> Iterator[Any]:
-        """Batches of all of them, in their order; one at once, perhaps without rows, for a list that is empty; closes
-        ``lists``. Raises InvalidOutput where a misfit ends it all."""
+        """Yields batches of all outcomes in their order. An empty list yields a batch at once, which may be empty.
+        Closes ``lists``. Raises InvalidOutput for a value that does not fit, depending on ``on_error``."""
         waiting: list[Outcome[Any, object]] = []
         size = 0
         with contextlib.closing(lists):
@@ -84,7 +82,7 @@ class Results:
                     waiting, size = [], outcomes.size
                 waiting += outcomes
                 count = len(waiting)
-                while len(waiting) >= self._rows:  # which building changes
+                while len(waiting) >= self._rows:  # _build changes it
                     full = waiting[: self._rows]
                     del waiting[: len(full)]
                     yield from self._build(full)
@@ -95,16 +93,16 @@ class Results:
         if not outcomes:
             return
         if self._on_error == "null":
-            self._tell_of_nulls([outcome for outcome in outcomes if outcome.error is not None])
+            self._log_nulls(outcomes)
         yield from self._halve(outcomes)
 
     def _halve(self, outcomes: list[Outcome[Any, object]]) -> Iterator[Any]:
-        """One of them may not fit, or all of them be more than an Arrow array holds."""
+        """Builds halves if a value does not fit, or if all of them exceed an Arrow array."""
         try:
             batch = self._make(outcomes)
         except Exception as error:
             if len(outcomes) == 1:
-                yield from self._fitting(outcomes[0], error)
+                yield from self._misfitting(outcomes[0], error)
                 return
             middle = len(outcomes) // 2
             yield from self._halve(outcomes[:middle])
@@ -114,34 +112,37 @@ class Results:
             self._rows = max(1, min(_ROWS, 2 * self._rows, by_bytes))
             yield batch
 
-    def _fitting(self, outcome: Outcome[Any, object], error: Exception) -> Iterator[Any]:
-        """What is left of one that does not fit."""
+    def _misfitting(self, outcome: Outcome[Any, object], error: Exception) -> Iterator[Any]:
         place = self._label(outcome.item, outcome.index)
         wrong = (self._wrong_with(outcome.value) if outcome.error is None else None) or text_of(error)
-        said = InvalidOutput(f"what the handler returned for {place} does not fit the declared schema: {wrong}")
+        invalid = InvalidOutput(f"what the handler returned for {place} does not fit the declared schema: {wrong}")
         if self._on_error == "raise" or outcome.error is not None:
-            raise said from error
+            raise invalid from error
         if self._on_error == "emit":
-            yield self._make([outcome._replace(value=None, error=said)])
+            yield self._make([outcome._replace(value=None, error=invalid)])
             return
         left = "left out" if self._on_error == "skip" else "null"
-        logger.warning("%s; it is %s", said, left, extra={"action": "row_does_not_fit"})
+        logger.warning("%s; it is %s", invalid, left, extra={"action": "row_does_not_fit"})
         if self._on_error == "null":
             yield self._make([outcome._replace(value=None)])
 
     def _wrong_with(self, value: object) -> str | None:
         try:
-            return self._misfit(value)
-        except Exception as error:  # of an object of the handler's, when it was looked into
+            wrong = self._misfit(value)
+        except Exception as error:  # raised by an object of the handler
             return text_of(error)
+        if wrong is None:
+            return None
+        return wrong[1:] if wrong[0] == "." else f"it{wrong}"
 
-    def _tell_of_nulls(self, failed: list[Outcome[Any, object]]) -> None:
+    def _log_nulls(self, outcomes: list[Outcome[Any, object]]) -> None:
+        failed = [(one.item, one.index, one.error) for one in outcomes if one.error is not None]
         if failed:
-            first = failed[0]
+            item, index, error = failed[0]
             logger.warning(
                 "%d calls failed for good and are null, the first of them %s: %s",
                 len(failed),
-                self._label(first.item, first.index),
-                text_of(first.error) if first.error is not None else "",
+                self._label(item, index),
+                text_of(error),
                 extra={"action": "rows_null"},
             )

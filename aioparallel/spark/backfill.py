@@ -1,4 +1,4 @@
-"""The same transformation and the same handler once more, over what is there: a range of a topic, or Parquet files.
+"""Runs the transformation and the handler of a stream over a range of a topic, or over Parquet files.
 
 ::
 
@@ -6,8 +6,7 @@
     operator = parallel_map(enrich, schema="tailnum string, weather string", key="tailnum")
     backfill(spark, january, clean, operator, to=ToParquet("january"))  # clean: as in the stream
 
-A batch, without a consumer group and without a checkpoint: nothing that runs notices it. :func:`read_topic`, the steps
-and :func:`write_topic` do the work; here they are put together and looked at before anything is read.
+A backfill is a batch without a consumer group and without a checkpoint, so it does not affect anything that runs.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from typing import Final, TypeAlias, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 
+from aioparallel.config.handling import check_choice
 from aioparallel.config.policies import is_async
 from aioparallel.records.errors import CheckFailed, ConfigurationError
-from aioparallel.spark.checks import Checked, check, other_partitions
+from aioparallel.spark.checks import check, other_partitions
 from aioparallel.spark.frame_inputs import check_frame, check_paths
 from aioparallel.spark.headers import ColumnOrName
 from aioparallel.spark.logs import cluster_of, offsets_at, survey
@@ -33,31 +33,31 @@ from aioparallel.spark.topics import read_topic, topic_names, write_topic
 __all__ = ["FromParquet", "FromTopic", "Mode", "Step", "ToParquet", "ToTopic", "backfill"]
 
 Step: TypeAlias = Callable[[DataFrame], DataFrame]
-"""A transformation, or what :func:`parallel_map` gives."""
+"""A transformation, or the result of :func:`parallel_map`."""
 Path: TypeAlias = str | os.PathLike[str]
 
-_ANSWER: Final = 30.0
-"""Seconds for each question to the cluster."""
+_TIMEOUT: Final = 30.0
+"""Seconds for each request to the cluster."""
 _SPLITS: Final = "splits a partition between tasks, so that records of one key overtake each other; leave it out"
-_NOT_HERE: Final[dict[str, str]] = {
+_REFUSED: Final[dict[str, str]] = {
     "checkpointlocation": "leave it out: a backfill is a batch and has no checkpoint",
     "kafka.isolation.level": "leave it out: a backfill reads committed records",
     "maxoffsetspertrigger": "leave it out: a backfill reads all from starting to ending",
     "maxrecordsperpartition": _SPLITS,
     "minpartitions": _SPLITS,
-    "startingoffsetsbytimestampstrategy": "leave it out: a time behind the last record gives no rows",
+    "startingoffsetsbytimestampstrategy": "leave it out: a time after the last record gives no rows",
 }
-"""Options of Spark's source and sink for which read_topic and write_topic have a word, and a backfill has none."""
+"""Options of Spark's source and sink that read_topic and write_topic have a parameter for, and a backfill does not."""
 
 
 @dataclass(frozen=True)
 class FromTopic:
-    """Records of a topic, or of several, from ``starting`` up to but without ``ending``; columns as of
-    :func:`read_topic`.
+    """Records of one or more topics from ``starting`` up to, but without, ``ending``; columns as of :func:`read_topic`.
 
-    ``starting``, ``ending``: an edge, a time, or offsets or times for all partitions; as there. A partition that has
-    nothing so late gives no rows. ``options``: more of Spark's source; ``client_options``: of aiokafka's
-    consumer, which looks whether all is there. Both are needed where the cluster wants TLS or SASL.
+    ``starting``, ``ending``: "earliest" or "latest", a time, or offsets or times for all partitions; as in
+    :func:`read_topic`. A partition without records that late gives no rows.
+    ``options``: further options of Spark's source; ``client_options``: of aiokafka's consumer, which checks the topics.
+    A cluster with TLS or SASL needs both.
     """
 
     topics: str | Sequence[str]
@@ -70,19 +70,19 @@ class FromTopic:
 
 @dataclass(frozen=True)
 class FromParquet:
-    """Parquet files: a directory, or several. They have no order that a key could rely on: let a step be
-    ``repartition_by_key(key, order_by=...)`` before a handler that needs one."""
+    """Parquet files: one or more directories. Their rows have no order: if a handler needs the order of a key, put the
+    step ``repartition_by_key(key, order_by=...)`` before it."""
 
     paths: Path | Sequence[Path]
 
 
 @dataclass(frozen=True)
 class ToTopic:
-    """A topic, written as by :func:`write_topic`: at least once.
+    """A topic, written by :func:`write_topic`: at least once.
 
-    ``same_partitions``: it must have as many as the topics that are read, so that keys keep theirs; False: it may have
-    others. ``index``: a column that numbers the records made of one, as there. ``options``, ``client_options``: as for
-    :class:`FromTopic`, of Spark's sink.
+    ``same_partitions``: True requires as many partitions as the topics that are read have, so that keys keep their
+    partition. ``index``: a column that numbers the records derived from one, as in :func:`write_topic`. ``options``: of
+    Spark's sink; ``client_options``: as in :class:`FromTopic`.
     """
 
     topic: str
@@ -95,15 +95,16 @@ class ToTopic:
 
 @dataclass(frozen=True)
 class ToParquet:
-    """A directory of Parquet files. ``partition_by``: a column, or several, that become directories.
+    """A directory of Parquet files. ``partition_by``: one or more columns that become directories.
 
-    ``mode``: what happens where files are in it: ``"error"``; ``"append"`` adds to them; ``"overwrite"`` replaces them,
-    and with ``partition_by`` the partitions that have rows now: the others stay, also those that have no row any more.
-    What is there must be partitioned by the same columns.
-    All but ``"append"`` write beside it, as ``.name.backfill-...``, and move the files at the end: a run that fails, or
-    is killed, leaves what was there. Local files and HDFS are moved in one step for each partition; object stores copy
-    each file, and readers see some of them meanwhile. Where only the server of Spark Connect reaches the files, Spark
-    replaces partitions itself, and without ``partition_by`` what exists is not overwritten.
+    ``mode``: for a directory that has files: ``"error"`` raises; ``"append"`` adds files; ``"overwrite"`` replaces all
+    files, or with ``partition_by`` the partitions that have rows now. Partitions without rows now stay. Existing files
+    must be partitioned by the same columns.
+
+    Modes other than ``"append"`` write next to the directory, as ``.name.backfill-...``, and move the files at the end.
+    So a run that fails or is killed leaves what was there. Local files and HDFS move a partition in one step. Object
+    stores copy each file, and readers see part of them meanwhile. If only the server of Spark Connect reaches the
+    files, Spark replaces partitions itself, and without ``partition_by`` existing files are not overwritten.
     """
 
     path: Path
@@ -112,17 +113,17 @@ class ToParquet:
 
 
 def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step, to: ToTopic | ToParquet) -> None:
-    """Read ``source``, take it through the steps, write it to ``to``.
+    """Read ``source``, apply the steps, write the result to ``to``.
 
-    The order of a key holds from a topic that is partitioned by it, as long as no step shuffles. Rows that may fail:
-    ``parallel_map(..., on_error="emit")``, and they are in the output with their errors.
+    The order of a key is that of a topic partitioned by it, as long as no step shuffles. With
+    ``parallel_map(..., on_error="emit")`` rows that fail are in the output with their errors.
 
-    Run again, a topic gets all of it again: the source's coordinates, which travel as headers where a step keeps the
-    columns topic, partition and offset, tell a consumer what it has; Parquet files can be overwritten.
+    A second run writes everything to a topic again. Consumers recognise the copies by the source headers, which are
+    written if the steps keep the columns topic, partition and offset. Parquet files can be overwritten.
 
-    Raises ConfigurationError for what does not fit together, among them an output that is read, by a step, a table or
-    a glob; and CheckFailed where a topic is missing, or has another number of partitions or no such range, or the
-    session cannot read Kafka.
+    Raises ConfigurationError for arguments that do not fit together, also if a step, a table or a glob reads the
+    output. Raises CheckFailed if a topic is missing, has another number of partitions or does not hold the range, or if
+    the session cannot read Kafka.
     """
     _check_steps(steps)
     _check_places(source, to)
@@ -165,10 +166,12 @@ def _after(frame: DataFrame, number: int, step: Step) -> DataFrame:
     result: object = step(frame)
     if not isinstance(result, DataFrame):
         raise ConfigurationError(
-            f"step {number}", step, f"gave {type(result).__name__}, and must give a DataFrame: does it return one?"
+            f"step {number}", step, f"returned {type(result).__name__}, and must return a DataFrame"
         )
     if result.isStreaming:
-        raise ConfigurationError(f"step {number}", step, "gave a stream; a backfill is a batch: read with spark.read")
+        raise ConfigurationError(
+            f"step {number}", step, "returned a stream; a backfill is a batch: read with spark.read"
+        )
     return result
 
 
@@ -187,14 +190,16 @@ def _check_places(source: object, to: object) -> None:
         raise ConfigurationError("source", source, "must be FromTopic(...) or FromParquet(...)")
     if not isinstance(to, ToTopic | ToParquet):
         raise ConfigurationError("to", to, "must be ToTopic(...) or ToParquet(...)")
-    if isinstance(to, ToParquet) and to.mode not in get_args(Mode):
-        raise ConfigurationError("to mode", to.mode, f"must be one of {', '.join(map(repr, get_args(Mode)))}")
+    if isinstance(to, ToParquet):
+        check_choice("to mode", to.mode, get_args(Mode))
     for place in (source, to):
         for name, value in (place.options or {}).items() if isinstance(place, FromTopic | ToTopic) else ():
-            if name.lower() in _NOT_HERE:
-                raise ConfigurationError(f"options {name}", value, _NOT_HERE[name.lower()])
+            if name.lower() in _REFUSED:
+                raise ConfigurationError(f"options {name}", value, _REFUSED[name.lower()])
     if isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_circle(source, to):
-        raise ConfigurationError("to", to.topic, "is what is read, and would have all of it twice: take another topic")
+        raise ConfigurationError(
+            "to", to.topic, "is also read, and would have all of its records twice: name another topic"
+        )
 
 
 def _is_circle(source: FromTopic, to: ToTopic) -> bool:
@@ -202,51 +207,56 @@ def _is_circle(source: FromTopic, to: ToTopic) -> bool:
         return False
     if _is_one_cluster(source, to):
         return True
-    # One cluster may have other addresses.
+    # A cluster may have several addresses.
     first, second = (
-        cluster_of(place.bootstrap_servers, timeout=_ANSWER, client_options=place.client_options)
+        cluster_of(place.bootstrap_servers, timeout=_TIMEOUT, client_options=place.client_options)
         for place in (source, to)
     )
     return first is not None and first == second
 
 
 def _check_topics(spark: SparkSession, source: FromTopic | FromParquet, to: ToTopic | ToParquet) -> None:
-    """Spark itself would create a topic that is missing, or wait for it for a minute."""
+    """Spark would create a missing topic, or wait a minute for it."""
     together = isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_one_cluster(source, to)
     same = isinstance(to, ToTopic) and to.same_partitions
     inputs: Mapping[str, int] = {}
     if isinstance(source, FromTopic):
         outputs = [to.topic] if together and isinstance(to, ToTopic) else []
-        inputs = _look(spark, source, topic_names(source.topics), outputs, same_partitions=same).partitions
+        inputs = _partitions(spark, source, topic_names(source.topics), outputs, same_partitions=same)
         _check_range(source)
     if isinstance(to, ToTopic) and not together:
-        count = _look(spark, to, [to.topic], [], same_partitions=False).partitions[to.topic]
+        count = _partitions(spark, to, [to.topic])[to.topic]
         if same and (sentence := other_partitions(to.topic, count, inputs)):
             raise CheckFailed([sentence])
 
 
 def _check_range(source: FromTopic) -> None:
-    """Spark would wait two minutes for records that are not there yet, and then speak of lost data."""
+    """Spark would wait two minutes for offsets that do not exist yet, and then report lost data."""
     topics = topic_names(source.topics)
-    starting_options(source.starting, topics, streaming=False, past_the_end="latest")  # that they are positions
+    starting_options(source.starting, topics, streaming=False, past_the_end="latest")  # checks them
     ending_options(source.ending, topics)
     if isinstance(source.starting, Mapping) or isinstance(source.ending, Mapping):
-        logs = survey(source.bootstrap_servers, topics, timeout=_ANSWER, client_options=source.client_options)
+        logs = survey(source.bootstrap_servers, topics, timeout=_TIMEOUT, client_options=source.client_options)
         given = {name.lower(): str(value).lower() for name, value in (source.options or {}).items()}
         part = TopicRange(source.starting, source.ending, logs, given.get("failondataloss") == "false")
         if findings := part.findings():
             raise CheckFailed(findings)
         times = part.times_to_ask()
         if times:
-            found = offsets_at(source.bootstrap_servers, times, timeout=_ANSWER, client_options=source.client_options)
+            found = offsets_at(source.bootstrap_servers, times, timeout=_TIMEOUT, client_options=source.client_options)
             if findings := part.exchanged(found):
                 raise CheckFailed(findings)
     check_order(source.starting, source.ending)
 
 
-def _look(
-    spark: SparkSession, place: FromTopic | ToTopic, topics: list[str], outputs: list[str], *, same_partitions: bool
-) -> Checked:
+def _partitions(
+    spark: SparkSession,
+    place: FromTopic | ToTopic,
+    topics: list[str],
+    outputs: Sequence[str] = (),
+    *,
+    same_partitions: bool = False,
+) -> Mapping[str, int]:
     return check(
         spark,
         bootstrap_servers=place.bootstrap_servers,
@@ -255,7 +265,7 @@ def _look(
         same_partitions=same_partitions,
         sample=0,
         client_options=place.client_options,
-    )
+    ).partitions
 
 
 def _is_one_cluster(source: FromTopic, to: ToTopic) -> bool:
@@ -267,5 +277,5 @@ def _paths(source: FromParquet) -> list[str]:
     given = source.paths
     paths = [given] if isinstance(given, str | os.PathLike) else list(given)
     if not paths:
-        raise ConfigurationError("source paths", given, "must name a directory or a file, or several")
+        raise ConfigurationError("source paths", given, "must name a directory or file, or several")
     return [os.fspath(path) for path in paths]

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_type
 
-from aioparallel.spark.keys import one_lane
+from aioparallel.spark.keys import EQUAL_AS_IN_PYTHON, one_lane
 from aioparallel.spark.leaves import LeafBuilder
+from aioparallel.spark.rows import Unreadable
 from aioparallel.spark.values import as_mapping, shown
 
 __all__ = ["Builder", "StructBuilder", "builder_of"]
@@ -42,9 +43,9 @@ def _wrong(builder: Builder, value: object, *, nullable: bool) -> str | None:
 
 def builder_of(kind: types.DataType, *, given: bool = False) -> Builder:
     """The builder for a Spark type. ``given``: the values come from Spark and are returned unchanged, so a map may have
-    NaN twice."""
+    NaN twice, and a row may be an :class:`~aioparallel.spark.rows.Unreadable`."""
     if isinstance(kind, types.StructType):
-        return StructBuilder(kind, given=given)
+        return _GivenBuilder(kind, given=True) if given else StructBuilder(kind)
     if isinstance(kind, types.ArrayType):
         return _ListBuilder(kind, given=given)
     if isinstance(kind, types.MapType):
@@ -90,7 +91,7 @@ class _MapBuilder:
         self._nullable = kind.valueContainsNull
         self._given = given
         # Different keys of such a dict are different in Spark as well.
-        self._dicts_are_sure = isinstance(kind.keyType, _KEYS_AS_IN_PYTHON)
+        self._dicts_are_sure = isinstance(kind.keyType, EQUAL_AS_IN_PYTHON)
         self.arrow_type = to_arrow_type(kind, timezone="UTC")
 
     def build(self, values: Sequence[Any]) -> pa.Array:
@@ -128,12 +129,15 @@ class _MapBuilder:
 
 
 class StructBuilder:
-    """Rows (mappings, Spark's Row, named tuples, dataclasses) with exactly these fields."""
+    """Rows (mappings, Spark's Row, named tuples, dataclasses) with exactly these fields.
 
-    def __init__(self, kind: types.StructType, *, given: bool = False) -> None:
+    ``given``: True, or the name of a field, for values that come from Spark, see :func:`builder_of`.
+    """
+
+    def __init__(self, kind: types.StructType, *, given: bool | str = False) -> None:
         self._names = kind.fieldNames()
         self._known = frozenset(self._names)
-        self._builders = [builder_of(field.dataType, given=given) for field in kind.fields]
+        self._builders = [builder_of(field.dataType, given=given in (True, field.name)) for field in kind.fields]
         self._required = [field.name for field in kind.fields if not field.nullable]
         columns = zip(kind.fields, self._builders, strict=True)
         self.schema = pa.schema(
@@ -141,12 +145,11 @@ class StructBuilder:
         )
         self.arrow_type = pa.struct(list(self.schema))
 
-    def replace(self, name: str, builder: Builder) -> None:
-        """Replace the builder of a field by one of the same type."""
-        self._builders[self._names.index(name)] = builder
+    def batch(self, values: Sequence[object]) -> pa.RecordBatch:
+        """A batch of rows. Raises an exception, of one of several classes, if a value does not fit, or is None."""
+        return pa.RecordBatch.from_arrays(self._columns(values), schema=self.schema)
 
-    def columns(self, values: Sequence[object]) -> list[pa.Array]:
-        """An array for each field. No value may be None."""
+    def _columns(self, values: Sequence[object]) -> list[pa.Array]:
         rows = [value if type(value) is dict else as_mapping(value) for value in values]
         width = len(self._names)
         _expect(all(len(row) == width for row in rows))
@@ -160,7 +163,7 @@ class StructBuilder:
             _expect(all(value is None or not as_mapping(value) for value in values))
             return pa.array([None if value is None else as_mapping(value) for value in values], self.arrow_type)
         there = [value for value in values if value is not None]
-        made = pa.StructArray.from_arrays(self.columns(there), fields=list(self.schema))
+        made = pa.StructArray.from_arrays(self._columns(there), fields=list(self.schema))
         if len(there) == len(values):
             return made
         numbers = itertools.count()
@@ -181,6 +184,27 @@ class StructBuilder:
             if wrong := _wrong(builder, row[name], nullable=name not in self._required):
                 return f".{name}{wrong}"
         return None
+
+
+class _GivenBuilder(StructBuilder):
+    """Structs that come from Spark."""
+
+    def build(self, values: Sequence[object]) -> pa.Array:
+        parts: list[pa.Array] = []
+        for is_unreadable, group in itertools.groupby(values, lambda value: type(value) is Unreadable):
+            if is_unreadable:
+                parts += map(self._unchanged, group)
+            else:
+                parts.append(super().build([*group]))
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts or [super().build([])])
+
+    def _unchanged(self, row: Any) -> pa.Array:
+        fields = list(self.schema)
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for field, column in zip(fields, row.columns, strict=True)
+        ]
+        return pa.StructArray.from_arrays(columns, fields=fields)
 
 
 class _VariantBuilder:
@@ -213,19 +237,8 @@ def _has_null(values: Sequence[object]) -> bool:
     return type(None) in set(map(type, values))
 
 
-# Types whose values are equal in Spark exactly if they are in Python, also 1.0 and 1.00, or texts.
-_KEYS_AS_IN_PYTHON: Final = (
-    types.BooleanType,
-    types.IntegralType,
-    types.StringType,
-    types.BinaryType,
-    types.DateType,
-    types.DecimalType,
-)
-
-
 def _first_twice(keys: pa.Array) -> int | None:
-    """Index of the first key that Spark holds equal to an earlier one."""
+    """Index of the first key that is equal to an earlier one in Spark."""
     if len(keys) < 2:
         return None
     if pa.types.is_timestamp(keys.type):

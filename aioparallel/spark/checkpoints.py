@@ -22,7 +22,9 @@ import pyarrow as pa
 from pyarrow import fs
 
 from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 from aioparallel.spark.logs import survey
+from aioparallel.spark.topic_positions import kafka_offsets
 
 __all__ = ["CheckpointStatus", "PartitionStatus", "checkpoint_status"]
 
@@ -30,8 +32,8 @@ _VERSIONS: Final = ("v1", "v2")
 _SHOWN: Final = 5
 """Number of checkpoints below a directory that an error lists."""
 
-Offsets: TypeAlias = dict[str, dict[int, int]]
-"""Next offset to read, by topic and partition."""
+Offsets: TypeAlias = dict[TopicPartition, int]
+"""The next offset to read."""
 
 
 class PartitionStatus(NamedTuple):
@@ -95,8 +97,7 @@ def checkpoint_status(
     batch = max(commits, default=None)
     last = max(batches, default=None)
     open_batch = last if last is not None and last > (-1 if batch is None else batch) else None
-    seen = files.offsets(batch) if batch is not None else _Batch({}, None, 0)
-    planned = files.offsets(open_batch) if open_batch is not None else _Batch({}, None, 0)
+    seen, planned = files.offsets(batch), files.offsets(open_batch)
     status = CheckpointStatus(
         query=files.query(),
         batch=batch,
@@ -136,38 +137,38 @@ class _Files:
         return {int(info.base_name) for info in self._system.get_file_info(selector) if info.base_name.isdecimal()}
 
     def exists(self, name: str) -> bool:
-        """Whether the file exists."""
         return bool(self._system.get_file_info(f"{self._root}/{name}").type == fs.FileType.File)
 
     def query(self) -> str | None:
-        """The id of the query."""
         if not self.exists("metadata"):
             return None
         with self._understood("metadata"):
             found: str | None = json.loads(self._read("metadata")).get("id")
         return found
 
-    def offsets(self, batch: int) -> _Batch:
-        """The end offsets of a batch."""
+    def offsets(self, batch: int | None) -> _Batch:
+        """The end offsets of a batch; empty for None."""
+        if batch is None:
+            return _Batch({}, None, 0)
         name = f"offsets/{batch}"
         with self._understood(name):
-            return self._offsets(name)
-
-    def _offsets(self, name: str) -> _Batch:
-        version, settings, *lines = self._read(name).splitlines()
-        if version not in _VERSIONS:
-            raise self._unknown(name, version)
-        sources: dict[str, Offsets] = {}
-        others = 0
-        for number, line in enumerate(lines):
-            source, offset = line.split(":", 1) if version == "v2" else (str(number), line)
-            found = _kafka_offsets(offset)
-            if found is None:
-                others += offset.strip() != "-"
-            else:
-                sources[source] = found
-        milliseconds = json.loads(settings).get("batchTimestampMs") if settings else None
-        return _Batch(sources, datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None, others)
+            version, settings, *lines = self._read(name).splitlines()
+            if version not in _VERSIONS:
+                known = " and ".join(_VERSIONS)
+                raise ConfigurationError(
+                    "checkpoint", self._checkpoint, f"has version {version!r} in {name}, and only {known} are known"
+                )
+            sources: dict[str, Offsets] = {}
+            others = 0
+            for number, line in enumerate(lines):
+                source, offset = line.split(":", 1) if version == "v2" else (str(number), line)
+                found = kafka_offsets(offset)
+                if found is None:
+                    others += offset.strip() != "-"
+                else:
+                    sources[source] = found
+            milliseconds = json.loads(settings).get("batchTimestampMs") if settings else None
+            return _Batch(sources, datetime.fromtimestamp(milliseconds / 1000, UTC) if milliseconds else None, others)
 
     def beginnings(self) -> dict[str, Offsets]:
         """Where each Kafka source began."""
@@ -178,7 +179,7 @@ class _Files:
             if not self.exists(name):
                 continue
             version, _, rest = self._read(name).lstrip("\0").partition("\n")
-            if version in _VERSIONS and (offsets := _kafka_offsets(rest)) is not None:
+            if version in _VERSIONS and (offsets := kafka_offsets(rest)) is not None:
                 found[directory.base_name] = offsets
         return found
 
@@ -215,21 +216,6 @@ class _Files:
                 "Spark cannot go on from it either",
             ) from error
 
-    def _unknown(self, name: str, version: str) -> ConfigurationError:
-        known = " and ".join(_VERSIONS)
-        return ConfigurationError(
-            "checkpoint", self._checkpoint, f"has version {version!r} in {name}, and only {known} are known"
-        )
-
-
-def _kafka_offsets(text: str) -> Offsets | None:
-    """Parses ``{"flights":{"0":7}}``; None for the offset of another source."""
-    try:
-        topics = json.loads(text)
-        return {topic: {int(number): int(at) for number, at in by.items()} for topic, by in topics.items()}
-    except (ValueError, AttributeError, TypeError):
-        return None
-
 
 def _partitions(
     files: _Files, committed: Mapping[str, Offsets], planned: Mapping[str, Offsets]
@@ -237,10 +223,8 @@ def _partitions(
     beginnings = files.beginnings()
     for source in sorted({*committed, *planned, *beginnings}):
         before, after = committed.get(source) or beginnings.get(source, {}), planned.get(source, {})
-        places = {(topic, number) for offsets in (before, after) for topic, by in offsets.items() for number in by}
-        for topic, number in sorted(places):
-            ended, open_until = (offsets.get(topic, {}).get(number) for offsets in (before, after))
-            yield PartitionStatus(source, topic, number, ended, open_until)
+        for partition in sorted({*before, *after}):
+            yield PartitionStatus(source, *partition, before.get(partition), after.get(partition))
 
 
 def _with_ends(

@@ -16,7 +16,7 @@ from aioparallel.jvm.java_runtime import MINIMUM_JAVA
 from aioparallel.records.errors import AioparallelError, CheckFailed
 from aioparallel.spark.logs import Log, survey
 from aioparallel.spark.samples import Sampled, misfits
-from aioparallel.spark.spark_session import connector_trouble, java_version, task_slots, told
+from aioparallel.spark.spark_session import connector_trouble, java_version, summary_of, task_slots
 from aioparallel.spark.topics import read_topic, topic_names
 
 __all__ = ["Checked", "check", "other_partitions"]
@@ -116,7 +116,6 @@ class _Check:
         ]
 
     def topics(self, names: Sequence[str], client_options: Mapping[str, object] | None) -> None:
-        """Check that all topics exist."""
         try:
             self._logs = survey(self._servers, names, timeout=self._timeout, client_options=client_options)
         except (AioparallelError, OSError) as error:
@@ -130,7 +129,6 @@ class _Check:
         self.found = replace(self.found, partitions={name: len(log) for name, log in self._logs.items()})
 
     def same_partitions(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-        """Check that each output has as many partitions as each input."""
         counts = self.found.partitions
         known = {topic: counts[topic] for topic in inputs if topic in counts}
         for output in outputs:
@@ -149,7 +147,7 @@ class _Check:
             rows, kind = frame.collect(), frame.schema["parsed"].dataType
         except Exception as error:  # Spark's errors, and Java's through the gateway
             what = "with these options" if schema is None else "with these options and this schema"
-            self.wrong.append(f"Spark cannot read {topic} {what}: {told(error)}")
+            self.wrong.append(f"Spark cannot read {topic} {what}: {summary_of(error)}")
             return
         self.found = replace(self.found, sampled={**self.found.sampled, topic: len(rows)})
         if isinstance(kind, StructType):
@@ -178,7 +176,6 @@ class _Check:
         )
 
     def slots(self, given: int | None, inputs: Sequence[str]) -> None:
-        """Check that there is a slot for each partition of the inputs."""
         counts = {topic: self.found.partitions[topic] for topic in inputs if topic in self.found.partitions}
         if not counts:
             return

@@ -8,11 +8,12 @@ import inspect
 import itertools
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
-from typing import Any, Final, Literal, cast
+from operator import itemgetter
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 from pyspark.sql import Column
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StructField, StructType
 
@@ -25,19 +26,19 @@ from aioparallel.handlers.batches import BatchHandler
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.arrow_batches import EMITTED, Results, emitted
 from aioparallel.spark.builders import builder_of
-from aioparallel.spark.keys import check_holdable, one_lane
+from aioparallel.spark.keys import LaneKey
 from aioparallel.spark.limits import (
     DEFAULT_RETRY,
     MAX_BUFFERED_BYTES,
     calls_per_task,
-    tell_of_limits,
+    log_limits,
     with_waits_counted,
 )
 from aioparallel.spark.operator import parallel_map
-from aioparallel.spark.rows import arguments_of, type_of
+from aioparallel.spark.rows import arguments_of
 from aioparallel.spark.safe_errors import safe_errors
+from aioparallel.spark.schemas import type_of
 from aioparallel.spark.task import Shipment, check_returns, partition_number
-from aioparallel.spark.unreadable_rows import LaneKey
 
 __all__ = ["AsyncColumn", "async_udf"]
 
@@ -62,7 +63,7 @@ def async_udf(
     resources: Mapping[str, Resource] | None = None,
     middleware: Sequence[Middleware] = (),
 ) -> Callable[[Callable[..., Awaitable[object]]], AsyncColumn]:
-    """Make an async function of values a function of columns.
+    """Turn an async function of values into a function of columns.
 
     ::
 
@@ -71,37 +72,37 @@ def async_udf(
 
         pages = df.withColumn("page", fetch("url"))
 
-    ``returns``: the type of the new column, as DDL or a Spark type; for a struct the function returns a dict (or a Row,
+    ``returns``: the type of the new column, as DDL or a Spark type. For a struct the function returns a dict (or a Row,
     a named tuple, a dataclass).
-    ``key``: the name of one of the function's parameters, or a plain function of the same arguments: calls with equal
+    ``key``: the name of one of the function's parameters, or a plain function of the same arguments. Calls with equal
     keys run one after the other, in the order of the rows of a partition.
-    ``on_error``: a call that has failed for good fails the task, which names the row (``"raise"``); the column is a
+    ``on_error``: a call that has failed for good fails the task, which names the row (``"raise"``); or the column is a
     struct of ``value``, ``error``, ``attempts`` and ``seconds`` (``"emit"``); or it is null, with a line in the
     executor's log (``"null"``).
 
-    The other parameters are those of :func:`~aioparallel.spark.operator.parallel_map`, where a row is a call here.
+    The other parameters are those of :func:`~aioparallel.spark.operator.parallel_map`, with a call in place of a row.
     Middleware gets a tuple of the arguments.
 
-    It runs in input order, and with the whole partition in view, not one Arrow batch after the other. This is the form
-    that query functions of declared pipelines accept. Raises ConfigurationError at once for what is wrong.
+    Results are in the order of the input. Calls run ahead over the whole partition, not only within one Arrow batch.
+    Query functions of declared pipelines accept this form. Raises ConfigurationError at once for a wrong option.
     """
     kind = type_of("returns", returns)
-    check_holdable("returns", kind)
     check_choice("on_error", on_error, ("raise", "emit", "null"))
     if timeout is not None:
         check_time("timeout", timeout)
     per_task = calls_per_task(max_concurrency, job_concurrency, tasks)
 
     def decorate(function: Callable[..., Awaitable[object]]) -> AsyncColumn:
+        key_number = _number_of(key, function) if isinstance(key, str) else None
         handling = Handling(
-            order_by=LaneKey(_key_function(key, function), one_lane),
+            order_by=LaneKey(_key_function(key) if key_number is None else itemgetter(key_number)),
             max_concurrency=per_task,
             max_buffered=max_buffered,
             handler_timeout=timeout,
             middleware=middleware,
             resources=resources or {},
         )
-        # An error is an outcome here, and what it becomes is decided beside its column.
+        # With "null", too, errors are outcomes: they become null when the column is built.
         work: Work[Arguments, object] = Work(
             _Spread(function),
             handling,
@@ -111,27 +112,28 @@ def async_udf(
             max_buffered_bytes=max_buffered_bytes,
             advice=_ADVICE,
         )
-        return AsyncColumn(function, work, kind, on_error, tasks)
+        return AsyncColumn(function, work, kind, on_error, tasks, key_number)
 
     return decorate
 
 
-def _key_function(
-    key: str | Callable[..., Hashable] | None, function: Callable[..., Awaitable[object]]
-) -> Callable[[Arguments], Hashable] | None:
+def _number_of(key: str, function: Callable[..., Awaitable[object]]) -> int:
+    names = list(inspect.signature(function).parameters)
+    if key not in names:
+        raise ConfigurationError("key", key, f"is no parameter of the function; it has {', '.join(names) or 'none'}")
+    return names.index(key)
+
+
+def _key_function(key: object) -> Callable[[Arguments], Hashable] | None:
     if key is None:
         return None
-    if isinstance(key, str):
-        names = list(inspect.signature(function).parameters)
-        if key not in names:
-            raise ConfigurationError(
-                "key", key, f"is no parameter of the function; it has {', '.join(names) or 'none'}"
-            )
-        return _Nth(names.index(key))
-    given: object = key
-    if not callable(given) or is_async(given):
+    if not callable(key) or is_async(key):
         raise ConfigurationError("key", key, "must be a parameter's name, or a plain function of the same arguments")
-    return _Applied(key)
+    return functools.partial(_apply, key)
+
+
+def _apply(function: Callable[..., Hashable], arguments: Arguments) -> Hashable:
+    return function(*arguments)
 
 
 class _Spread:
@@ -148,8 +150,8 @@ class _Spread:
         self._function = function
 
     def __reduce__(self) -> Any:
-        """By name where it has one, as functions are sent: what a module keeps is there once then."""
-        module, name = self._function.__module__, self._function.__qualname__
+        """By name if the function has one, so that each worker has the module's variables only once."""
+        module, name = self._function.__module__, getattr(self._function, "__qualname__", "")
         found = None if module == "__main__" else _named(module, name)
         return (_spread_named, (module, name)) if found is self._function else (_Spread, (self._function,))
 
@@ -176,43 +178,26 @@ def _spread_named(module: str, name: str) -> _Spread:
     return _Spread(function)
 
 
-class _Nth:
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __call__(self, arguments: Arguments) -> Hashable:
-        key: Hashable = arguments[self.number]
-        return key
-
-
-class _Applied:
-    def __init__(self, function: Callable[..., Hashable]) -> None:
-        self._function = function
-
-    def __call__(self, arguments: Arguments) -> Hashable:
-        return self._function(*arguments)
-
-
 def _name_of(column: Column | str, parameter: str) -> str:
-    """As it is written; the parameter's, where that is a text of Java's objects."""
+    """The column as it is written; the name of the parameter if Spark would write Java's objects."""
     text = column if isinstance(column, str) else str(column).removeprefix("Column<'").removesuffix("'>")
     return parameter if "columnnodeexpression(" in text else text
 
 
 def _comparable(name: str, key: Column) -> Column:
-    """The same column; Spark raises the error where it is text with a collation. Here no schema is known yet."""
-    said = ConfigurationError(
+    """The same column. Spark raises an error if it is text with a collation: no schema is known yet."""
+    refusal = ConfigurationError(
         "key",
         name,
-        "gets text with a collation: what it holds equal would not be one key; give F.collate(F.lower(...), "
+        "gets text with a collation: texts that are equal by it would not be one key; give F.collate(F.lower(...), "
         "'UTF8_BINARY')",
     )
-    # What typeof() says of a column is a constant: the optimizer takes all of this out.
-    return F.when(F.typeof(key).rlike("collate (?!UTF8_BINARY$)"), F.raise_error(F.lit(str(said)))).otherwise(key)
+    # typeof() is a constant, so the optimizer removes all of this.
+    return F.when(F.typeof(key).rlike("collate (?!UTF8_BINARY$)"), F.raise_error(F.lit(str(refusal)))).otherwise(key)
 
 
 class AsyncColumn:
-    """What :func:`async_udf` gives: call it with columns, or their names. ``function``: the async function itself."""
+    """The result of :func:`async_udf`: call it with columns, or their names. ``function``: the async function."""
 
     def __init__(
         self,
@@ -221,6 +206,7 @@ class AsyncColumn:
         kind: DataType,
         on_error: OnError,
         tasks: int | None,
+        key_number: int | None,
     ) -> None:
         functools.update_wrapper(self, function)
         self.function = function
@@ -229,6 +215,7 @@ class AsyncColumn:
         self._kind = kind
         self._on_error = on_error
         self._tasks = tasks
+        self._key_number = key_number
 
     @property
     def returns(self) -> DataType:
@@ -240,37 +227,36 @@ class AsyncColumn:
     def __call__(self, *columns: Column | str) -> Column:
         """The column of its results. Raises ConfigurationError for a wrong number of columns."""
         if not columns:
-            raise ConfigurationError(self._name, columns, "needs a column at least")
+            raise ConfigurationError(self._name, columns, "needs at least one column")
+        signature = inspect.signature(self.function)
         try:
-            inspect.signature(self.function).bind(*columns)
+            signature.bind(*columns)
         except TypeError as error:
             raise ConfigurationError(self._name, columns, f"does not fit its parameters: {error}") from None
-        key = cast("LaneKey[Arguments]", self._work.handling.order_by).key
-        if isinstance(key, _Nth) and key.number >= len(columns):
-            raise ConfigurationError("key", self._name, f"its parameter number {key.number + 1} gets no column")
-        tell_of_limits(f"async_udf({self._name})", self._work.handling.max_concurrency, self._tasks)
+        key = self._key_number
+        if key is not None and key >= len(columns):
+            raise ConfigurationError("key", self._name, f"its parameter number {key + 1} gets no column")
+        log_limits(f"async_udf({self._name})", self._work.handling.max_concurrency, self._tasks)
         run = self.on_executor()
-        # What an Arrow UDF gets and gives, Spark reads there.
-        given = pa.Array if len(columns) == 1 else tuple[pa.Array, ...]
-        run.__annotations__ = {"arrays": Iterator[given], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
+        # Spark reads the types of its input and output from the annotations.
+        run.__annotations__ = {"structs": Iterator[pa.Array], "return": Iterator[pa.Array]}
         made: Any = arrow_udf(run, self.returns)  # type: ignore[call-overload]
-        # Or the optimizer may evaluate it twice, or for rows that a filter takes out later.
-        given_columns = [F.col(one) if isinstance(one, str) else one for one in columns]
-        if not isinstance(key, _Nth):
-            return cast("Column", made.asNondeterministic()(*given_columns))
-        # The name of the new column is that without the comparison.
-        given_columns[key.number] = _comparable(self._name, given_columns[key.number])
-        parameters = [*inspect.signature(self.function).parameters]
+        given = [F.col(one) if isinstance(one, str) else one for one in columns]
+        if key is not None:
+            given[key] = _comparable(self._name, given[key])
+        arguments = F.struct(*(column.alias(f"_{number}") for number, column in enumerate(given)))
+        parameters = [*signature.parameters]
         names = map(_name_of, columns, itertools.chain(parameters, itertools.repeat(parameters[-1])))
-        column: Column = made.asNondeterministic()(*given_columns)
+        # Nondeterministic: otherwise the optimizer may evaluate it twice, or for rows that a filter removes later.
+        column: Column = made.asNondeterministic()(arguments)
         return column.alias(f"{run.__name__}({', '.join(names)})")
 
-    def on_executor(self) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
-        """What a task does with the arrays of its partition: arrays, or tuples of them."""
-        # Only now: where it was decorated, its module had not been read to the end.
+    def on_executor(self) -> Callable[[Iterator[pa.StructArray]], Iterator[pa.Array]]:
+        """The function that a task runs on its partition: arrays of structs, whose fields are the arguments."""
+        # Pickled only here: when the function was decorated, its module had not been executed to the end.
         shipment, kind, returns, on_error = Shipment.of(self._work), self._kind, self.returns, self._on_error
 
-        def run(arrays: Iterator[Any]) -> Iterator[pa.Array]:
+        def run(structs: Iterator[pa.StructArray]) -> Iterator[pa.Array]:
             builder, values = builder_of(returns), builder_of(kind)
 
             def build(outcomes: list[Outcome[Any, object]]) -> pa.Array:
@@ -278,20 +264,18 @@ class AsyncColumn:
                     return builder.build([one.value for one in outcomes])
                 return builder.build(emitted(outcomes))
 
+            def misfit(value: object) -> str | None:
+                return None if value is None else values.misfit(value)
+
             number = partition_number()
 
             def label(_: object, index: int) -> str:
                 return f"row {index} of partition {number}"
 
-            def misfit(value: object) -> str | None:
-                wrong = None if value is None else values.misfit(value)
-                return wrong and f"it{wrong}"
-
-            results = Results(build, misfit, on_error, label)
             with safe_errors():
-                yield from results.of(shipment.run(arguments_of(arrays).lists(), label))
+                yield from Results(build, misfit, on_error, label).of(shipment.run(arguments_of(structs), label))
 
-        run.__name__ = self._name.rpartition(".")[2]  # of the column, unless it gets another one
+        run.__name__ = self._name.rpartition(".")[2]  # the name of the column begins with it
         return run
 
     def __repr__(self) -> str:

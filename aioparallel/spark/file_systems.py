@@ -12,7 +12,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from pyspark.sql import SparkSession
 
@@ -21,34 +21,74 @@ __all__ = ["Files", "Location", "has_jvm", "is_hidden", "locate", "whole_path", 
 _ELSEWHERE: Final = re.compile(r"(?!file:)\w[\w+.-]*:/")
 
 
-class Files(Protocol):
-    """Operations on absolute paths, as from :func:`whole_path`. Raise OSError or Java's errors."""
+class LocalFiles:
+    """Local files: each move is atomic. Paths are absolute, as from :func:`whole_path`; methods raise OSError."""
 
     def uri(self, path: str) -> str:
         """The path for Spark, independent of its default file system."""
+        return f"file:{path}"
 
     def is_there(self, path: str) -> bool:
-        """Whether a file or directory exists."""
+        return os.path.lexists(path)
 
     def is_directory(self, path: str) -> bool:
-        """Whether a directory exists."""
+        return os.path.isdir(path)
 
     def entries(self, path: str) -> list[str]:
         """Names in a directory; empty if it does not exist."""
+        return sorted(os.listdir(path)) if os.path.isdir(path) else []
 
     def move(self, path: str, to: str) -> None:
         """Move to a path that does not exist yet; creates its parent directories."""
+        os.makedirs(os.path.dirname(to), exist_ok=True)
+        os.rename(path, to)
 
     def remove(self, path: str) -> None:
-        """Remove a directory with its content, if it exists."""
+        while os.path.lexists(path):
+            with contextlib.suppress(FileNotFoundError):  # a task that ends late has removed a file of its own
+                shutil.rmtree(path)
 
 
-class Location:
+class HadoopFiles:
+    """The same for Hadoop's file systems: HDFS moves atomically, object stores copy each file. Methods raise Java's
+    errors, too."""
+
+    def __init__(self, spark: SparkSession, path: str) -> None:
+        jvm: Any = spark._jvm
+        self._path: Any = jvm.org.apache.hadoop.fs.Path
+        self._system: Any = self._path(path).getFileSystem(_settings(spark))
+
+    def uri(self, path: str) -> str:
+        return path
+
+    def is_there(self, path: str) -> bool:
+        return bool(self._system.exists(self._path(path)))
+
+    def is_directory(self, path: str) -> bool:
+        return self.is_there(path) and bool(self._system.getFileStatus(self._path(path)).isDirectory())
+
+    def entries(self, path: str) -> list[str]:
+        if not self.is_there(path):
+            return []
+        return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(path)))
+
+    def move(self, path: str, to: str) -> None:
+        self._system.mkdirs(self._path(to).getParent())
+        if self.is_there(to) or not self._system.rename(self._path(path), self._path(to)):
+            raise OSError(f"{path} cannot be moved to {to}")
+
+    def remove(self, path: str) -> None:
+        self._system.delete(self._path(path), True)
+
+
+Files: TypeAlias = LocalFiles | HadoopFiles
+
+
+class Location(NamedTuple):
     """A directory. ``files`` is None if only Spark's server can access it."""
 
-    def __init__(self, path: str, files: Files | None) -> None:
-        self.path = path
-        self.files = files
+    path: str
+    files: Files | None
 
 
 def locate(spark: SparkSession, path: str | os.PathLike[str]) -> Location:
@@ -85,61 +125,6 @@ def has_jvm(spark: SparkSession) -> bool:
 def is_hidden(name: str) -> bool:
     """Whether readers of Parquet ignore the file."""
     return name.startswith((".", "_")) and "=" not in name
-
-
-class LocalFiles:
-    """Local files: each move is atomic."""
-
-    def uri(self, path: str) -> str:
-        return f"file:{path}"
-
-    def is_there(self, path: str) -> bool:
-        return os.path.lexists(path)
-
-    def is_directory(self, path: str) -> bool:
-        return os.path.isdir(path)
-
-    def entries(self, path: str) -> list[str]:
-        return sorted(os.listdir(path)) if os.path.isdir(path) else []
-
-    def move(self, path: str, to: str) -> None:
-        os.makedirs(os.path.dirname(to), exist_ok=True)
-        os.rename(path, to)
-
-    def remove(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
-
-
-class HadoopFiles:
-    """Hadoop's file systems: HDFS moves atomically; object stores copy each file."""
-
-    def __init__(self, spark: SparkSession, path: str) -> None:
-        jvm: Any = spark._jvm
-        self._path: Any = jvm.org.apache.hadoop.fs.Path
-        self._system: Any = self._path(path).getFileSystem(_settings(spark))
-
-    def uri(self, path: str) -> str:
-        return path
-
-    def is_there(self, path: str) -> bool:
-        return bool(self._system.exists(self._path(path)))
-
-    def is_directory(self, path: str) -> bool:
-        return self.is_there(path) and bool(self._system.getFileStatus(self._path(path)).isDirectory())
-
-    def entries(self, path: str) -> list[str]:
-        if not self.is_there(path):
-            return []
-        return sorted(str(one.getPath().getName()) for one in self._system.listStatus(self._path(path)))
-
-    def move(self, path: str, to: str) -> None:
-        self._system.mkdirs(self._path(to).getParent())
-        if self.is_there(to) or not self._system.rename(self._path(path), self._path(to)):
-            raise OSError(f"{path} cannot be moved to {to}")
-
-    def remove(self, path: str) -> None:
-        self._system.delete(self._path(path), True)
 
 
 def _settings(spark: SparkSession) -> Any:

@@ -23,8 +23,7 @@ from aioparallel.event_loop.loop import loop_factory
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClientError, ClusterChanged
 from aioparallel.records.record import TopicPartition
-from aioparallel.spark.group_marks import Position, mark_of, stranger
-from aioparallel.spark.group_requests import GroupCoordinator, GroupSettings
+from aioparallel.spark.group_requests import GroupCoordinator, GroupSettings, Position, mark_of, stranger
 
 __all__ = ["GroupCommitter"]
 

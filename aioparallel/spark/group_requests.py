@@ -3,16 +3,17 @@
 Kafka accepts a commit from outside only while a group has no members, and checks that at each commit
 (``UNKNOWN_MEMBER_ID`` otherwise). A group that is empty for a moment, as during a restart of its consumers, would
 accept it; but it keeps its protocol type, so this is checked here. A consumer that assigns its own partitions is no
-member and has no protocol, so the commits of a group are checked as well.
+member and has no protocol, so the commits of a group are checked as well. A mark in the metadata of a commit tells from
+which query its offset is.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol, cast
+from uuid import UUID
 
 import aiokafka.errors as kafka
 from aiokafka.client import AIOKafkaClient, ConnectionGroup, CoordinationType
@@ -20,7 +21,7 @@ from aiokafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.checking import GivenOptions, check_connection
-from aioparallel.clients.aiokafka.connecting import cut_off, find_broker
+from aioparallel.clients.aiokafka.connecting import close_or_cut_off, find_broker
 from aioparallel.clients.aiokafka.internals import Connections, MetadataAnswer, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.log_noise import calm
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
@@ -30,13 +31,13 @@ from aioparallel.group.client import Committed
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import BrokerUnreachable, ClusterChanged
 from aioparallel.records.record import TopicPartition
-from aioparallel.spark.group_marks import Position
 
-__all__ = ["GroupCoordinator", "GroupSettings", "Users"]
+__all__ = ["GroupCoordinator", "GroupSettings", "Position", "Users", "mark_of", "stranger"]
 
 _RETRY_PAUSE: Final = 0.1
-# Seconds for closing connections before they are aborted.
-_CLOSE_TIMEOUT: Final = 1.0
+# Seconds for closing connections.
+_CLOSE_TIMEOUT: Final = 2.0
+_MARK: Final = "aioparallel.spark query "
 _NO_MEMBER: Final = (-1, "")
 """Generation and member id of a commit from outside."""
 _OURS: Final[Mapping[str, str]] = {
@@ -60,6 +61,13 @@ class _GroupList(Protocol):
 
 class _Commits(Protocol):
     topics: Sequence[tuple[str, Sequence[tuple[int, int]]]]
+
+
+class Position(NamedTuple):
+    """The next offset to read, and the mark of the query that has read up to it."""
+
+    offset: int
+    mark: str
 
 
 class Users(NamedTuple):
@@ -104,7 +112,7 @@ class GroupSettings:
             node = await client.coordinator_lookup(CoordinationType.GROUP, group)
             yield GroupCoordinator(client, node, group)
         finally:
-            await _close(client)
+            await close_or_cut_off(cast("Connections", client), client.close(), _CLOSE_TIMEOUT)
 
     async def _check_cluster(self, client: AIOKafkaClient) -> None:
         found = cluster_id_of(cast("MetadataAnswer", await client.send(client.get_random_node(), Metadata([]))))
@@ -171,12 +179,32 @@ def _check(code: int, group: str) -> None:
         raise kafka.for_code(code)(group)
 
 
-async def _close(client: AIOKafkaClient) -> None:
-    closing = asyncio.create_task(client.close())
-    left: list[asyncio.Future[object]] = []
-    try:
-        await asyncio.wait([closing], timeout=_CLOSE_TIMEOUT)
-    finally:
-        left = cut_off(cast("Connections", client), [cast("asyncio.Task[object]", closing)])
-    if left:
-        await asyncio.wait(left, timeout=_CLOSE_TIMEOUT)
+def mark_of(query_id: UUID) -> str:
+    """The metadata of a commit. The query id belongs to the checkpoint and survives restarts."""
+    return f"{_MARK}{query_id}"
+
+
+def stranger(
+    committed: Mapping[TopicPartition, Committed],
+    offered: Mapping[TopicPartition, Position],
+    acknowledged: Mapping[TopicPartition, str],
+    *,
+    take_over: bool,
+) -> str | None:
+    """Describes a foreign commit whose position would be moved; None if there is none.
+
+    ``acknowledged``: marks of this process's last commits; a query may replace another one of its process.
+    ``take_over``: foreign positions count only if this process has committed before: then the other is still running.
+    """
+    for partition, (offset, metadata, *_) in sorted(committed.items()):
+        is_ours = metadata.startswith(_MARK)
+        mine = acknowledged.get(partition)
+        if metadata == mine or (partition in offered and metadata == offered[partition].mark):
+            continue
+        if is_ours and partition not in offered:
+            continue  # another query, of other partitions
+        if take_over and mine is None:
+            continue
+        who = f"the {metadata.removeprefix('aioparallel.spark ')}" if is_ours else "another program"
+        return f"has offset {offset} of {partition} committed by {who}"
+    return None

@@ -65,8 +65,8 @@ def source_headers(
         kept = F.filter(original, lambda header: ~header["key"].isin(*_SOURCE))
     if digest_of:
         digest = record_digest([_column(column) for column in digest_of], kept)
-        stands = [_column(one) for one in (partition, offset, topic)]
-        places[SOURCE_DIGEST] = digest if real_time else with_places(digest, stands)
+        source = [_column(one) for one in (partition, offset, topic)]
+        places[SOURCE_DIGEST] = digest if real_time else with_places(digest, source)
     added = F.array(*(_header(name, place) for name, place in places.items()))
     return added if kept is None else F.concat(kept, added)
 

@@ -1,59 +1,58 @@
-"""Keys of rows, how rows are named in messages, and rows of one key in one partition."""
+"""Keys of rows, names of rows in messages, and a shuffle that brings the rows of a key together."""
 
 from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
-from pyspark.sql import DataFrame
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    IntegralType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-    VariantType,
-    YearMonthIntervalType,
-)
+from pyspark.sql import DataFrame, types
 
 from aioparallel.config.handling import check_count
 from aioparallel.config.policies import is_async
 from aioparallel.records.errors import ConfigurationError
+from aioparallel.spark.rows import Unreadable
+from aioparallel.spark.schemas import BINARY_COLLATION, has_collation
 from aioparallel.spark.spark_session import shuffle_partitions
-from aioparallel.spark.unreadable_rows import Unreadable
 from aioparallel.spark.values import Row
 
 __all__ = [
+    "EQUAL_AS_IN_PYTHON",
     "Key",
+    "LaneKey",
     "RowLabel",
     "check_hashable",
-    "check_holdable",
     "check_key",
-    "check_readable",
-    "has_collation",
     "key_columns",
     "key_function",
     "missing_column",
     "one_lane",
-    "parts_of",
     "plain_key",
     "repartition_by_key",
 ]
 
+T = TypeVar("T")
+
 Key = str | Sequence[str] | Callable[[Row], Hashable]
-"""A column, several, or a plain function of the row. Null, or None from the function, is no order."""
+"""A column, several columns, or a plain function of the row. Rows whose key is None have no order."""
+
+# Values of these types are equal in Spark exactly if they are equal in Python.
+_AS_IN_PYTHON: Final = frozenset((str, int, bytes, bool, type(None), datetime.date, datetime.datetime))
+EQUAL_AS_IN_PYTHON: Final = (
+    types.BooleanType,
+    types.IntegralType,
+    types.StringType,
+    types.BinaryType,
+    types.DateType,
+    types.DecimalType,
+)
+"""Types whose values are equal in Spark exactly if they are in Python. (Texts with a collation are refused.)"""
 
 
 def check_key(key: object) -> None:
-    """Raises ConfigurationError for what is no :data:`Key`."""
+    """Raises ConfigurationError for anything but a :data:`Key` or None."""
     if key is None or isinstance(key, str):
         return
     if isinstance(key, list | tuple) and key and all(isinstance(name, str) for name in key):
@@ -63,14 +62,14 @@ def check_key(key: object) -> None:
 
 
 def key_columns(key: Key | None) -> tuple[str, ...]:
-    """The columns it names; none where it is a function."""
+    """The columns that the key names."""
     if key is None or callable(key):
         return ()
     return (key,) if isinstance(key, str) else tuple(key)
 
 
 def key_function(key: Key | None) -> Callable[[Row], Hashable] | None:
-    """What gives a row's key."""
+    """Returns the key of a row."""
     if key is None or (callable(key) and not isinstance(key, str)):
         return key
     columns = key_columns(key)
@@ -78,8 +77,6 @@ def key_function(key: Key | None) -> Callable[[Row], Hashable] | None:
 
 
 class _Columns:
-    """The key of several columns."""
-
     def __init__(self, columns: tuple[str, ...]) -> None:
         self._values = itemgetter(*columns)
 
@@ -88,18 +85,26 @@ class _Columns:
         return None if all(value is None for value in values) else values
 
 
-# Equal for Spark when they are for Python.
-_AS_IN_PYTHON: Final = frozenset((str, int, bytes, bool, type(None), datetime.date, datetime.datetime))
-# A collation by which texts are equal when their bytes are.
-_BINARY: Final = "UTF8_BINARY"
+class LaneKey(Generic[T]):
+    """The key of an item, equal for values that are equal in Spark."""
 
+    __slots__ = ("key",)
 
-# Columns of these have values of such types alone. (Texts with a collation are refused.)
-_PLAIN_KEYS: Final = (StringType, IntegralType, BinaryType, BooleanType, DateType, TimestampType)
+    def __init__(self, key: Callable[[T], Hashable] | None) -> None:
+        self.key = key
+
+    def __call__(self, item: T | Unreadable) -> Hashable:
+        """Raises UnreadableRow, so such an item fails before its handler is called."""
+        if type(item) is Unreadable:
+            raise item.error
+        if self.key is None:
+            return None
+        key = self.key(item)  # type: ignore[arg-type]  # called for each row: no cast
+        return key if type(key) is str else one_lane(key)
 
 
 def one_lane(key: Hashable) -> Hashable:
-    """The same for all keys that Spark holds equal. NaN is one key, alone and within a tuple; -0.0 is 0.0."""
+    """The same value for all keys that are equal in Spark: NaN equals NaN, also in a tuple, and -0.0 equals 0.0."""
     kind = type(key)
     if kind in _AS_IN_PYTHON:
         return key
@@ -107,73 +112,39 @@ def one_lane(key: Hashable) -> Hashable:
         return tuple([one_lane(one) for one in key])
     if isinstance(key, frozenset):
         return frozenset([one_lane(one) for one in key])
-    try:  # what is one object is one key
-        return key if key == key else math.nan  # noqa: PLR0124 - NaN is not
-    except Exception:  # pandas.NA is neither
+    try:
+        return key if key == key else math.nan  # noqa: PLR0124 - false for NaN; math.nan is one object, so one key
+    except Exception:  # pandas.NA: its comparison has no truth value
         return key
 
 
-def plain_key(given: StructType, keys: Sequence[str]) -> Callable[[Row], Hashable] | None:
-    """The key of one column whose values are equal in Spark and Python alike, as a function written in C. None: the key
-    is another one."""
-    if len(keys) != 1 or not isinstance(given[keys[0]].dataType, _PLAIN_KEYS):
+def plain_key(given: types.StructType, keys: Sequence[str]) -> Callable[[Row], Hashable] | None:
+    """A function in C for the key of one column whose values are equal in Spark exactly if they are in Python. None for
+    other keys."""
+    # Times only here: those of rows are in UTC. In other zones Python compares a repeated hour in its own way.
+    if len(keys) != 1 or not isinstance(given[keys[0]].dataType, (*EQUAL_AS_IN_PYTHON, types.TimestampType)):
         return None
     return itemgetter(keys[0])
 
 
-def parts_of(kind: DataType) -> Iterator[DataType]:
-    """The type, and all within it."""
-    yield kind
-    within = [kind.elementType] if isinstance(kind, ArrayType) else []
-    if isinstance(kind, MapType):
-        within = [kind.keyType, kind.valueType]
-    if isinstance(kind, StructType):
-        within = [field.dataType for field in kind.fields]
-    for one in within:
-        yield from parts_of(one)
-
-
-def has_collation(kind: DataType) -> bool:
-    """Whether its texts may be equal though they are not the same."""
-    return isinstance(kind, StringType) and kind.collation != _BINARY
-
-
-def check_readable(given: StructType) -> None:
-    """Raises ConfigurationError for a column of which Arrow's Python makes nothing: no row could be read."""
-    for field in given.fields:
-        if any(isinstance(part, YearMonthIntervalType) for part in parts_of(field.dataType)):
-            raise ConfigurationError(
-                "df",
-                field.name,
-                f"is {field.dataType.simpleString()}, which Python cannot read: cast it to a string, or leave it out",
-            )
-
-
-def check_holdable(option: str, kind: DataType) -> None:
-    """Raises ConfigurationError for a result type without values in Python."""
-    if any(isinstance(part, YearMonthIntervalType) for part in parts_of(kind)):
-        raise ConfigurationError(
-            option, kind.simpleString(), "has no values in Python: return the months as an int, and cast the column"
-        )
-
-
-def check_hashable(given: StructType, keys: Sequence[str]) -> None:
-    """Raises ConfigurationError for a key column whose values cannot be one, or are equal in another way here."""
+def check_hashable(given: types.StructType, keys: Sequence[str]) -> None:
+    """Raises ConfigurationError for a key column whose values cannot be keys, or that Python compares in another way
+    than Spark."""
     for name in keys:
         kind = given[name].dataType
-        if isinstance(kind, ArrayType | MapType | StructType | VariantType):
+        if isinstance(kind, types.ArrayType | types.MapType | types.StructType | types.VariantType):
             raise ConfigurationError("key", name, f"is {kind.simpleString()}: name a column of it, or give a function")
         if has_collation(kind):
             raise ConfigurationError(
                 "key",
                 name,
-                f"is {kind.simpleString()}: texts that it holds equal would not be one key; make a column of what is "
-                f"equal, as F.collate(F.lower({name!r}), {_BINARY!r}), and name that",
+                f"is {kind.simpleString()}: texts that are equal by the collation would not be one key; derive a "
+                f"column, as F.collate(F.lower({name!r}), {BINARY_COLLATION!r}), and name that",
             )
 
 
 def missing_column(name: str, columns: Sequence[str]) -> str:
-    """What to say of one that is not there."""
+    """What to say about a name that is no column."""
     there = f"is no column; there are {', '.join(columns)}"
     plain = name.removeprefix("`").removesuffix("`").replace("``", "`")
     if plain in columns:
@@ -186,7 +157,7 @@ def missing_column(name: str, columns: Sequence[str]) -> str:
 
 
 class RowLabel:
-    """Names a row: by where it comes from in Kafka, where it says so, or by its place in its task; and by its key."""
+    """Names a row by its place in Kafka if it has one, else by its place in the task; and by its key."""
 
     def __init__(self, partition: int, columns: Sequence[str]) -> None:
         self._partition = partition
@@ -204,7 +175,7 @@ class RowLabel:
 
 
 def _quoted(name: str, columns: set[str]) -> str:
-    """A column named "a.b" would be a field of another one."""
+    """The name for Spark, which would take ``a.b`` for a field of the column ``a``."""
     doubled = name.replace("`", "``")
     return f"`{doubled}`" if name in columns else name
 
@@ -212,13 +183,16 @@ def _quoted(name: str, columns: set[str]) -> str:
 def repartition_by_key(
     key: str | Sequence[str], *, order_by: str | Sequence[str] | None = None, partitions: int | None = None
 ) -> Callable[[DataFrame], DataFrame]:
-    """Bring the rows of each key together, for ``df.transform(...)`` before
-    :func:`~aioparallel.spark.operator.parallel_map`, which keeps the order of a key within a partition only.
+    """Bring the rows of each key into one partition, for ``df.transform(...)`` before
+    :func:`~aioparallel.spark.operator.parallel_map`, which keeps the order of a key only within a partition. Not needed
+    after a Kafka topic that is partitioned by that key.
 
-    ``order_by``: columns that say in which order the rows of a key come; without it that is left to Spark's shuffle.
-    ``partitions``: how many; None: ``spark.sql.shuffle.partitions``, and while that is Spark's default of 200, eight
-    for each task that runs at once, where that is known and fewer. Not needed behind a Kafka topic that is partitioned
-    by that key. Raises ConfigurationError for ``order_by`` on a stream, which Spark cannot sort.
+    ``order_by``: columns by which the rows of a partition are sorted. By default their order is that of Spark's
+    shuffle.
+    ``partitions``: number of partitions. None: ``spark.sql.shuffle.partitions``; while that is Spark's default of 200,
+    eight for each task that runs at once, if that number is known and smaller.
+
+    Raises ConfigurationError for a wrong option, and for ``order_by`` on a stream, which Spark cannot sort.
     """
     keys = (key,) if isinstance(key, str) else tuple(key)
     sorting = () if order_by is None else (order_by,) if isinstance(order_by, str) else tuple(order_by)
@@ -232,7 +206,7 @@ def repartition_by_key(
             raise ConfigurationError(
                 "order_by",
                 order_by,
-                "cannot be had on a stream: partition its source by the key instead, as a topic is, and leave "
+                "is not possible on a stream: partition its source by the key instead, as with a topic, and leave "
                 "repartition_by_key out",
             )
         count = shuffle_partitions(df.sparkSession) if partitions is None else partitions

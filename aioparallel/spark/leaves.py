@@ -102,7 +102,7 @@ def _instance(*kinds: type) -> Callable[[object], bool]:
 
 
 def _interval(kind: types.DayTimeIntervalType) -> _Leaf:
-    unit = (86_400_000_000, 3_600_000_000, 60_000_000, 1)[kind.endField]
+    unit, name = ((86_400_000_000, "days"), (3_600_000_000, "hours"), (60_000_000, "minutes"), (1, ""))[kind.endField]
 
     def fits(value: object) -> bool:
         return (
@@ -111,7 +111,7 @@ def _interval(kind: types.DayTimeIntervalType) -> _Leaf:
             and not _has_nanoseconds(value)
         )
 
-    return _Leaf((), fits, "a timedelta" if unit == 1 else "a timedelta of its unit, without a rest")
+    return _Leaf((), fits, f"a timedelta of whole {name}" if name else "a timedelta")
 
 
 def _time_of_day(kind: types.TimeType) -> _Leaf:
@@ -120,7 +120,7 @@ def _time_of_day(kind: types.TimeType) -> _Leaf:
     def fits(value: object) -> bool:
         return isinstance(value, datetime.time) and value.tzinfo is None and not value.microsecond % unit
 
-    return _Leaf((), fits, f"a time without a time zone, of {kind.precision} digits behind the second at most")
+    return _Leaf((), fits, f"a time without a time zone, with at most {kind.precision} digits after the second")
 
 
 _BY_KIND: Final[dict[type[types.DataType], _Leaf]] = {

@@ -10,7 +10,7 @@ from aioparallel.config.handling import check_count
 from aioparallel.config.policies import RetryPolicy
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["DEFAULT_RETRY", "MAX_BUFFERED_BYTES", "calls_per_task", "tell_of_limits", "with_waits_counted"]
+__all__ = ["DEFAULT_RETRY", "MAX_BUFFERED_BYTES", "calls_per_task", "log_limits", "with_waits_counted"]
 
 logger = logging.getLogger(__name__)
 
@@ -61,21 +61,11 @@ def calls_per_task(max_concurrency: int | None, job_concurrency: int | None, tas
     return job_concurrency // tasks
 
 
-def tell_of_limits(name: str, per_task: int, tasks: int | None) -> None:
+def log_limits(name: str, per_task: int, tasks: int | None) -> None:
     """Log the limits, on the driver, once for each use."""
     if tasks is None:
-        logger.info(
-            "%s: at most %d calls at once in each task, times the tasks that run at once",
-            name,
-            per_task,
-            extra={"action": "spark_limits", "per_task": per_task},
-        )
+        calls = f"{per_task} calls at once in each task, times the tasks that run at once"
     else:
-        logger.info(
-            "%s: at most %d calls at once (%d tasks, %d each)",
-            name,
-            tasks * per_task,
-            tasks,
-            per_task,
-            extra={"action": "spark_limits", "per_task": per_task, "tasks": tasks},
-        )
+        calls = f"{tasks * per_task} calls at once ({tasks} tasks, {per_task} each)"
+    given = {} if tasks is None else {"tasks": tasks}
+    logger.info("%s: at most %s", name, calls, extra={"action": "spark_limits", "per_task": per_task, **given})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -13,7 +12,8 @@ from pyspark.sql.types import StructType
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.column import AsyncColumn
 from aioparallel.spark.operator import Operator
-from aioparallel.spark.rows import columns_of, values_of
+from aioparallel.spark.rows import values_of
+from aioparallel.spark.schemas import columns_of
 
 __all__ = ["run_locally"]
 
@@ -62,9 +62,9 @@ def _table(rows: list[dict[str, Any]], schema: StructType | None) -> pa.Table:
 
 
 def _column(column: AsyncColumn, rows: Iterable[Any]) -> list[Any]:
-    source = iter(row if isinstance(row, tuple) else (row,) for row in rows)
-    batches = []
-    while batch := list(islice(source, _BATCH)):
-        arrays = [pa.array(values) for values in zip(*batch, strict=True)]
-        batches.append(arrays[0] if len(arrays) == 1 else tuple(arrays))
-    return [value for array in column.on_executor()(iter(batches)) for value in values_of(array)]
+    calls = [row if isinstance(row, tuple) else (row,) for row in rows]
+    structs = []
+    for start in range(0, len(calls), _BATCH):
+        arrays = [pa.array(values) for values in zip(*calls[start : start + _BATCH], strict=True)]
+        structs.append(pa.StructArray.from_arrays(arrays, [str(number) for number in range(len(arrays))]))
+    return [value for array in column.on_executor()(iter(structs)) for value in values_of(array)]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Collection, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
@@ -38,11 +37,21 @@ def survey(
 ) -> dict[str, dict[int, Log]]:
     """The logs by topic and partition. Topics that do not exist are left out, and not created.
 
-    ``timeout``: seconds for each of four steps. ``client_options``: of aiokafka's consumer, for TLS and SASL. Runs in a
-    thread with its own event loop, as notebooks already run one. Raises BrokerUnreachable, NotAuthorized and
-    ConfigurationError like the consumer, and TimeoutError.
+    ``timeout``: seconds for each of four steps. ``client_options``: of aiokafka's consumer, for TLS and SASL. Raises
+    BrokerUnreachable, NotAuthorized and ConfigurationError like the consumer, and TimeoutError.
     """
-    return _run(_survey(_client(bootstrap_servers, client_options), topics, timeout))
+
+    async def ask(client: AiokafkaClient) -> dict[str, dict[int, Log]]:
+        found: set[TopicPartition] = await client.partitions(topics, timeout)
+        beginnings = await client.beginning_offsets(found, timeout)
+        ends = await client.end_offsets(found, timeout)
+        logs: dict[str, dict[int, Log]] = {}
+        for partition in sorted(found):
+            log = Log(beginnings[partition], ends[partition])
+            logs.setdefault(partition.topic, {})[partition.partition] = log
+        return logs
+
+    return _answer(bootstrap_servers, client_options, timeout, ask)
 
 
 def offsets_at(
@@ -54,59 +63,43 @@ def offsets_at(
 ) -> dict[TopicPartition, int | None]:
     """The offset of each partition's first record with this timestamp (milliseconds) or a later one; None if there is
     none. Otherwise like :func:`survey`."""
-    return _run(_offsets_at(_client(bootstrap_servers, client_options), times, timeout))
+
+    async def ask(client: AiokafkaClient) -> dict[TopicPartition, int | None]:
+        await client.partitions({partition.topic for partition in times}, timeout)
+        return dict(await client.offsets_for_times(times, timeout))
+
+    return _answer(bootstrap_servers, client_options, timeout, ask)
 
 
 def cluster_of(
     bootstrap_servers: str, *, timeout: float, client_options: Mapping[str, object] | None = None
 ) -> str | None:
     """The id of the cluster; None if it has none. Otherwise like :func:`survey`."""
-    return _run(_cluster_of(_client(bootstrap_servers, client_options), timeout))
+
+    async def ask(client: AiokafkaClient) -> str | None:
+        return client.cluster_id
+
+    return _answer(bootstrap_servers, client_options, timeout, ask)
 
 
-def _run(work: Coroutine[object, object, T]) -> T:
-    with ThreadPoolExecutor(1, "aioparallel-survey") as thread:
-        return thread.submit(asyncio.run, work).result()
-
-
-@contextlib.asynccontextmanager
-async def _client(bootstrap_servers: str, options: Mapping[str, object] | None) -> AsyncIterator[AiokafkaClient]:
+def _answer(
+    servers: str,
+    options: Mapping[str, object] | None,
+    timeout: float,
+    ask: Callable[[AiokafkaClient], Awaitable[T]],
+) -> T:
+    """The answer to a question that is asked in a thread with its own event loop, as notebooks already run one."""
     # Imported here, as executors import this package and need no Kafka client.
     from aioparallel.clients.aiokafka import AiokafkaClient  # noqa: PLC0415
 
-    given = {"isolation_level": "read_committed", **(options or {})}
-    client = AiokafkaClient(bootstrap_servers, _GROUP, client_options=given)
-    try:
-        yield client
-    finally:
-        await client.stop(_STOP_TIMEOUT)
+    async def run() -> T:
+        given = {"isolation_level": "read_committed", **(options or {})}
+        client = AiokafkaClient(servers, _GROUP, client_options=given)
+        try:
+            await client.start(timeout)
+            return await ask(client)
+        finally:
+            await client.stop(_STOP_TIMEOUT)
 
-
-async def _cluster_of(client: contextlib.AbstractAsyncContextManager[AiokafkaClient], timeout: float) -> str | None:
-    async with client as asked:
-        await asked.start(timeout)
-        return asked.cluster_id
-
-
-async def _offsets_at(
-    client: contextlib.AbstractAsyncContextManager[AiokafkaClient], times: Mapping[TopicPartition, int], timeout: float
-) -> dict[TopicPartition, int | None]:
-    async with client as asked:
-        await asked.start(timeout)
-        await asked.partitions({partition.topic for partition in times}, timeout)
-        return dict(await asked.offsets_for_times(times, timeout))
-
-
-async def _survey(
-    client: contextlib.AbstractAsyncContextManager[AiokafkaClient], topics: Collection[str], timeout: float
-) -> dict[str, dict[int, Log]]:
-    async with client as asked:
-        await asked.start(timeout)
-        found: set[TopicPartition] = await asked.partitions(topics, timeout)
-        beginnings = await asked.beginning_offsets(found, timeout)
-        ends = await asked.end_offsets(found, timeout)
-    logs: dict[str, dict[int, Log]] = {}
-    for partition in sorted(found):
-        log = Log(beginnings[partition], ends[partition])
-        logs.setdefault(partition.topic, {})[partition.partition] = log
-    return logs
+    with ThreadPoolExecutor(1, "aioparallel-survey") as thread:
+        return thread.submit(asyncio.run, run()).result()

@@ -1,15 +1,17 @@
-"""Parquet files that are there when all of them are written, and not before.
+"""Writes Parquet files so that all of them appear when the last one is written.
 
-They are written beside the directory, into one that readers leave out, and moved when Spark has ended: a run that fails
-leaves what was there, and no empty directory. What is replaced is moved away first and removed at last.
+Spark writes into a staging directory next to the output, which readers ignore. When it has ended, the files are moved.
+So a run that fails leaves what was there, and no empty directory. Files that are replaced are moved away first, and
+removed last.
 
-A process that is killed while files are moved has moved some partitions and others not. The one that it had moved away
-and not replaced yet is known by its new rows, which still wait beside it: the next run puts it back. What was replaced
-is never put back, not even where it was deleted since.
+A process that is killed while files are moved has moved some partitions and not others. A partition that was moved away
+and not yet replaced is recognised by its new rows, which are still in the staging directory: the next run moves it
+back. A partition that was replaced is never moved back, not even if it was deleted since.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
@@ -22,7 +24,7 @@ from urllib.parse import unquote
 from pyspark.sql import DataFrame, SparkSession
 
 from aioparallel.records.errors import ConfigurationError
-from aioparallel.spark.file_systems import Files, is_hidden, locate
+from aioparallel.spark.file_systems import Files, has_jvm, is_hidden, locate
 
 __all__ = ["Mode", "ParquetOutput"]
 
@@ -30,22 +32,23 @@ logger = logging.getLogger(__name__)
 
 Mode: TypeAlias = Literal["error", "append", "overwrite"]
 
-# Seconds for tasks of a job that has failed, and between two looks at them.
+# Seconds to wait for running tasks of a job that has failed, and between two looks at them.
 _LATE_TASKS: Final = 10.0
-_LOOK: Final = 0.1
+_LOOK_INTERVAL: Final = 0.1
+# In the staging directory: new rows, what was moved away as a whole, and what was moved away by partitions.
 _ROWS: Final = "_rows"
 _REPLACED: Final = "_replaced"
 _REPLACED_PARTITIONS: Final = "_replaced_partitions"
 _ANOTHER: Final = "write to another directory"
 _NULL: Final = "__HIVE_DEFAULT_PARTITION__"
-"""How Spark and Hive write NULL and an empty text as the value of a partition."""
+"""What Spark and Hive write for a partition's value that is NULL or an empty text."""
 _ALREADY: Final = 'already exists: mode="overwrite" replaces what is there, "append" adds to it'
 _OF_FAILED_JOBS: Final = ("_temporary", "_SUCCESS", "._SUCCESS.crc")
-"""All that is in a directory in which a job of Spark has failed, or has had no rows."""
+"""Entries that a Spark job leaves in a directory if it fails or has no rows."""
 
 
 class ParquetOutput:
-    """A directory to write to. Raises ConfigurationError where it is not as the mode wants it."""
+    """A directory to write to. Raises ConfigurationError if its content does not agree with the mode."""
 
     def __init__(
         self, spark: SparkSession, path: str | os.PathLike[str], mode: Mode, partition_by: Sequence[str]
@@ -67,23 +70,23 @@ class ParquetOutput:
         self._check(self._files)
 
     def write(self, frame: DataFrame) -> None:
-        """All of it, or nothing."""
+        """Write all rows, or nothing."""
         if self._files is None:
-            self._write_there(frame)
+            self._write_remotely(frame)
             return
         if self._mode == "append" and (self._is_root or self._files.is_directory(self.path)):
             frame.write.parquet(self._files.uri(self.path), mode="append", partitionBy=self._columns or None)
         else:
             self._write_and_move(frame, self._files)
-        # Spark has not seen that: frames that it has cached would be those of before.
+        # Spark does not notice the moves: its cached frames would keep the old rows.
         self._spark.catalog.refreshByPath(self._files.uri(self.path))
 
-    def _write_there(self, frame: DataFrame) -> None:
+    def _write_remotely(self, frame: DataFrame) -> None:
         writer, mode = frame.write, self._mode
         if mode == "overwrite" and self._columns:
             writer = writer.option("partitionOverwriteMode", "dynamic")
         else:
-            mode = "append"  # there is nothing, but for a directory that a failed run has left
+            mode = "append"  # the directory is missing, or was left empty by a failed run
         writer.parquet(self._given, mode=mode, partitionBy=self._columns or None)
 
     def _write_and_move(self, frame: DataFrame, files: Files) -> None:
@@ -91,13 +94,13 @@ class ParquetOutput:
         try:
             try:
                 frame.write.parquet(files.uri(f"{staging}/{_ROWS}"), mode="error", partitionBy=self._columns or None)
-            except Exception:
-                self._clear_after_tasks(files, staging)
+            except BaseException:
+                self._wait_for_late_tasks()
                 raise
-            self._check(files)  # again: that took its time
+            self._check(files)  # again: writing took time
             rows, replaced, units = f"{staging}/{_ROWS}", f"{staging}/{_REPLACED}", [""]
             if self._is_there(files):
-                if self._mode == "append":  # of another run, meanwhile
+                if self._mode == "append":  # another run has made it meanwhile
                     units = list(_files(files, rows))
                 elif self._columns:
                     replaced, units = f"{staging}/{_REPLACED_PARTITIONS}", list(_partitions(files, rows))
@@ -108,20 +111,19 @@ class ParquetOutput:
             raise
         _clear(files, staging)
 
-    def _clear_after_tasks(self, files: Files, staging: str) -> None:
-        """Other tasks of a job that has failed may write for a moment: wait until no task runs, for a few seconds.
-        Tasks of other jobs may run for longer; so what is left is removed each time."""
+    def _wait_for_late_tasks(self) -> None:
+        """Other tasks of a failed job may still write for a moment: wait until no task runs, for some seconds. Tasks of
+        other jobs count, too, as Spark does not tell them apart."""
+        if not has_jvm(self._spark):
+            return
         deadline = time.monotonic() + _LATE_TASKS
-        while self._has_running_tasks() and time.monotonic() < deadline:
-            _clear(files, staging, has_failed=True)
-            time.sleep(_LOOK)
-
-    def _has_running_tasks(self) -> bool:
-        executors = self._spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()
-        return any(executor.numRunningTasks() for executor in executors)
+        with contextlib.suppress(Exception):  # the session has ended
+            tracker = self._spark.sparkContext._jsc.sc().statusTracker()
+            while time.monotonic() < deadline and any(one.numRunningTasks() for one in tracker.getExecutorInfos()):
+                time.sleep(_LOOK_INTERVAL)
 
     def _check_replaced(self, files: Files, partitions: Sequence[str]) -> None:
-        """Rows without a value of a partition column may belong to any run. The next run must not remove them."""
+        """Refuse to replace rows with NULL in a partition column: they may belong to any run."""
         for partition in partitions:
             if _NULL in [part.partition("=")[2] for part in partition.split("/")] and files.is_there(
                 _below(self.path, partition)
@@ -133,7 +135,7 @@ class ParquetOutput:
                 )
 
     def _is_there(self, files: Files) -> bool:
-        """A directory that a failed job of Spark has left holds nothing."""
+        """Whether there is anything but what a failed Spark job leaves."""
         if files.is_there(self.path) and not files.is_directory(self.path):
             return True
         return any(
@@ -142,7 +144,7 @@ class ParquetOutput:
 
     def _check(self, files: Files) -> None:
         if self._mode != "append" and self._is_root:
-            raise self._wrong("is a whole file system, and cannot be moved: name a directory in it")
+            raise self._wrong("is the root of a file system, and cannot be moved: name a directory in it")
         if self._mode == "error" and self._is_there(files):
             raise self._wrong(_ALREADY)
         if self._mode == "append" and files.is_there(self.path) and not files.is_directory(self.path):
@@ -151,7 +153,7 @@ class ParquetOutput:
             self._check_partitions(files)
 
     def _check_partitions(self, files: Files, below: str = "", depth: int = 0) -> None:
-        """That what is there is partitioned as the rows will be: readers take no others."""
+        """Check that existing files are partitioned like the new rows: readers refuse a mixture."""
         for name in files.entries(_below(self.path, below)):
             if is_hidden(name):
                 continue
@@ -162,21 +164,21 @@ class ParquetOutput:
                     self._check_partitions(files, inner, depth + 1)
             elif not column or files.is_directory(_below(self.path, inner)):
                 by = f"is not partitioned by {', '.join(self._columns)}" if self._columns else "is partitioned"
-                raise self._wrong(f"{by}, it has {inner}, and readers do not take both: {_ANOTHER}")
+                raise self._wrong(f"{by}, it has {inner}, and readers refuse a mixture: {_ANOTHER}")
 
     def _check_remote(self) -> None:
         if self._mode == "append" or (self._mode == "overwrite" and self._columns):
             return
         try:
             is_there = bool(self._spark.read.format("binaryFile").load(self._given).inputFiles())
-        except Exception:  # no directory
+        except Exception:  # it does not exist
             return
         if is_there and self._mode == "error":
             raise self._wrong(_ALREADY)
         if is_there:
             raise self._wrong(
                 "cannot be replaced over Connect, since a run that fails would leave nothing of it: give partition_by, "
-                f"whose partitions Spark replaces at the end, use a classic session, or {_ANOTHER}"
+                f"so that Spark replaces partitions at the end, use a classic session, or {_ANOTHER}"
             )
 
     def _wrong(self, what: str) -> ConfigurationError:
@@ -184,7 +186,7 @@ class ParquetOutput:
 
 
 def _replace(files: Files, path: str, new: str, replaced: str, units: Sequence[str]) -> None:
-    """Each unit, a directory below ``path``, by the same below ``new``; or none of them."""
+    """Replace each unit, a path below ``path``, by the same below ``new``. Undoes all if one fails."""
     begun: dict[str, set[str]] = {}
     try:
         for unit in units:
@@ -200,7 +202,7 @@ def _replace(files: Files, path: str, new: str, replaced: str, units: Sequence[s
 
 
 def _undo(files: Files, target: str, new: str, replaced: str, ours: set[str]) -> None:
-    """By what is there: a move that was interrupted may be done, or not; and another run may have replaced ``ours``."""
+    """Looks at the files, because an interrupted move may be done or not. Another run may have replaced ``ours``."""
     is_away = False
     try:
         if files.is_there(target) and not files.is_there(new):
@@ -211,8 +213,8 @@ def _undo(files: Files, target: str, new: str, replaced: str, ours: set[str]) ->
         is_away = True
         if files.is_there(replaced) and not files.is_there(target):
             files.move(replaced, target)
-    except Exception as error:  # the others are moved back all the same
-        logger.error(  # noqa: TRY400 - beside the error of the run
+    except Exception as error:  # the other units must be moved back
+        logger.error(  # noqa: TRY400 - the run raises its own error
             "%s cannot be moved back to %s, %s: %s",
             replaced,
             target,
@@ -223,13 +225,13 @@ def _undo(files: Files, target: str, new: str, replaced: str, ours: set[str]) ->
 
 
 def _holds_replaced(files: Files, staging: str) -> bool:
-    """Whether what was moved away is nowhere else."""
+    """Whether files that were moved away exist only here."""
     partitions = f"{staging}/{_REPLACED_PARTITIONS}"
     return files.is_there(f"{staging}/{_REPLACED}") or next(_files(files, partitions), None) is not None
 
 
 def _partitions(files: Files, path: str, below: str = "") -> Iterator[str]:
-    """Directories of the last of the partition columns, as ``month=1/day=2``."""
+    """Directories of the last partition column, as ``month=1/day=2``."""
     for name in files.entries(_below(path, below)):
         if "=" in name and files.is_directory(_below(path, _below(below, name))):
             inner = list(_partitions(files, path, _below(below, name)))
@@ -237,7 +239,7 @@ def _partitions(files: Files, path: str, below: str = "") -> Iterator[str]:
 
 
 def _files(files: Files, path: str, below: str = "") -> Iterator[str]:
-    """Names that no other run has: Spark makes them."""
+    """Files below a path. Spark gives them names that no other run has."""
     for name in files.entries(_below(path, below)):
         inner = _below(below, name)
         if files.is_directory(_below(path, inner)):
@@ -250,12 +252,12 @@ def _clear(files: Files, staging: str, *, has_failed: bool = False) -> None:
     try:
         if not (has_failed and _holds_replaced(files, staging)):
             files.remove(staging)
-    except Exception as error:  # whether the rows are where they belong does not depend on it
+    except Exception as error:  # the output itself is complete
         logger.warning("%s cannot be removed: %s", staging, error, extra={"action": "backfill_left", "path": staging})
 
 
 def _put_back(files: Files, above: str, name: str) -> None:
-    """What runs that were killed had moved away and not replaced; and say what else they have left."""
+    """Move back what killed runs had moved away and not replaced, and log what else they have left."""
     path = f"{above}/{name}"
     of_backfill = re.compile(re.escape(f".{name}.backfill-") + "[0-9a-f]{32}")
     for entry in files.entries(above or "/"):

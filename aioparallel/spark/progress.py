@@ -30,9 +30,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from rich.console import Console
 
+from aioparallel.config.handling import check_choice, check_time
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
-from aioparallel.spark.progress_figures import (
+from aioparallel.spark.progress_line import ProgressDisplay, Show
+from aioparallel.spark.query_progress import (
     PartitionProgress,
     QueryProgress,
     QuerySource,
@@ -41,7 +43,6 @@ from aioparallel.spark.progress_figures import (
     first_line,
     timestamp,
 )
-from aioparallel.spark.progress_line import ProgressDisplay, Show
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -123,7 +124,8 @@ class ProgressListener(StreamingQueryListener):
         bootstrap_servers: str | None = None,
         client_options: Mapping[str, object] | None = None,
     ) -> None:
-        _check_drawing(show, every)
+        check_choice("show", show, get_args(Show))
+        check_time("every", every, zero=True)
         _check_groups(commit_group, take_over, bootstrap_servers, client_options)
         self._heard = threading.Condition()
         self._runs: dict[UUID, QueryProgress] = {}  # under the condition; values are replaced, never changed
@@ -183,10 +185,10 @@ class ProgressListener(StreamingQueryListener):
         """Called by Spark."""
         with self._catching():
             progress = event.progress
-            figure = self._hear(progress.runId, progress.id, lambda before: after_batch(before, progress))
-            self._commit(figure)
-            if figure.state == "terminated":  # its last batch was reported after its end
-                self._release(figure.query_id)
+            query = self._hear(progress.runId, progress.id, lambda before: after_batch(before, progress))
+            self._commit(query)
+            if query.state == "terminated":  # its last batch was reported after its end
+                self._release(query.query_id)
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark."""
@@ -218,13 +220,13 @@ class ProgressListener(StreamingQueryListener):
     def _hear(self, run_id: UUID, query_id: UUID, change: Callable[[QueryProgress], QueryProgress]) -> QueryProgress:
         with self._heard:
             before = self._runs.get(run_id) or QueryProgress(run_id, query_id)
-            figure = self._runs[run_id] = replace(change(before), heard_at=datetime.now(UTC))
+            query = self._runs[run_id] = replace(change(before), heard_at=datetime.now(UTC))
             ended = [run for run, one in self._runs.items() if one.state == "terminated"]
             for run in ended[:-_ENDED_KEPT]:
                 del self._runs[run]
             self._heard.notify_all()
-        self._display.changed(figure)
-        return figure
+        self._display.changed(query)
+        return query
 
     @contextlib.contextmanager
     def _catching(self) -> Iterator[None]:
@@ -240,23 +242,23 @@ class ProgressListener(StreamingQueryListener):
             )
             self._has_failed = True
 
-    def _commit(self, figure: QueryProgress) -> None:
-        group = self._groups.get(figure.name or "") if isinstance(self._groups, Mapping) else self._groups
+    def _commit(self, query: QueryProgress) -> None:
+        group = self._groups.get(query.name or "") if isinstance(self._groups, Mapping) else self._groups
         if group is None or self._committer is None:
             return
-        ends = figure.end_offsets
-        others = [tp for tp in ends if self._readers.setdefault((group, tp), figure.query_id) != figure.query_id]
-        if others and figure.batches == 1:
+        ends = query.end_offsets
+        others = [tp for tp in ends if self._readers.setdefault((group, tp), query.query_id) != query.query_id]
+        if others and query.batches == 1:
             logger.warning(
                 "Group %r shows %s as read by another query, not by %r (both read %d partitions); give each query its "
                 "own group: commit_group={query name: group}",
                 group,
                 others[0],
-                figure.label,
+                query.label,
                 len(others),
                 extra={"action": "group_offsets_shared", "group_id": group},
             )
-        self._committer.offer(group, figure.query_id, {tp: offset for tp, offset in ends.items() if tp not in others})
+        self._committer.offer(group, query.query_id, {tp: offset for tp, offset in ends.items() if tp not in others})
 
     def _wait_for_last_events(self, session: SparkSession, timeout: float) -> bool:
         """Returns whether no query runs any more, and all of their events have arrived."""
@@ -281,24 +283,17 @@ class ProgressListener(StreamingQueryListener):
             self._committer.close(timeout)
 
 
-def _check_drawing(show: object, every: object) -> None:
-    if show not in get_args(Show):
-        raise ConfigurationError("show", show, f"one of {', '.join(map(repr, get_args(Show)))}")
-    if isinstance(every, bool) or not isinstance(every, int | float) or not 0 <= every < 1e9:
-        raise ConfigurationError("every", every, "seconds, 0 or more")
-
-
 def _check_groups(groups: object, take_over: object, bootstrap_servers: object, client_options: object) -> None:
     names = list(groups.values()) if isinstance(groups, Mapping) else [groups]
     if not isinstance(take_over, bool):
-        raise ConfigurationError("take_over", take_over, "True or False")
+        raise ConfigurationError("take_over", take_over, "must be True or False")
     if groups is None:
         given = {"bootstrap_servers": bootstrap_servers, "client_options": client_options, "take_over": take_over}
         for option, value in given.items():
             if value not in (None, False):
                 raise ConfigurationError(option, value, "has no effect without commit_group")
     elif not names or not all(isinstance(name, str) and name for name in names):
-        raise ConfigurationError("commit_group", groups, "the name of a group, or {query name: group}")
+        raise ConfigurationError("commit_group", groups, "must be the name of a group, or {query name: group}")
     elif not isinstance(bootstrap_servers, str):
         raise ConfigurationError(
             "bootstrap_servers", bootstrap_servers, 'is needed with commit_group: "host:port" of the queries\' cluster'

@@ -17,7 +17,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from aioparallel.spark.progress_figures import QueryProgress
+from aioparallel.spark.query_progress import QueryProgress
 
 __all__ = ["ProgressDisplay", "Show", "line", "table"]
 
@@ -31,7 +31,7 @@ _NOT_KNOWN: Final = "-"
 
 
 class ProgressDisplay:
-    """Shows the values of ``figures`` when :meth:`changed` is called, from any thread.
+    """Shows the values of ``queries`` when :meth:`changed` is called, from any thread.
 
     ``every``: seconds between two lines about the same query. Its start, its first batch and its end are reported at
     once.
@@ -42,7 +42,7 @@ class ProgressDisplay:
         show: Show,
         every: float,
         console: Console,
-        figures: Callable[[], Sequence[QueryProgress]],
+        queries: Callable[[], Sequence[QueryProgress]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if show == "auto":
@@ -50,7 +50,7 @@ class ProgressDisplay:
         self._show = show
         self._every = every
         self._console = console
-        self._figures = figures
+        self._queries = queries
         self._clock = clock
         self._lock = threading.Lock()
         self._drawing: contextlib.ExitStack | None = None
@@ -58,15 +58,15 @@ class ProgressDisplay:
         self._written: dict[UUID, float] = {}
         self._is_closed = False
 
-    def changed(self, figure: QueryProgress) -> None:
+    def changed(self, query: QueryProgress) -> None:
         """The values of this query have changed."""
         with self._lock:
             if self._is_closed or self._show == "nothing":
                 return
             if self._show == "live":
-                self._draw(figure)
+                self._draw(query)
             else:
-                self._write(figure)
+                self._write(query)
 
     def close(self) -> None:
         """Leave the last table on the screen, and restore the terminal."""
@@ -74,56 +74,56 @@ class ProgressDisplay:
             self._is_closed = True
             self._finish()
 
-    def _draw(self, figure: QueryProgress) -> None:
-        if self._drawing is None and figure.state != "terminated":
+    def _draw(self, query: QueryProgress) -> None:
+        if self._drawing is None and query.state != "terminated":
             self._drawing = contextlib.ExitStack()
             self._drawing.enter_context(_live(self._console, self._table))
-        if all(one.state == "terminated" for one in self._figures()):
+        if all(one.state == "terminated" for one in self._queries()):
             self._finish()
 
     def _table(self) -> RenderableType:
-        return table([one for one in self._figures() if one.run_id not in self._ended], datetime.now(UTC))
+        return table([one for one in self._queries() if one.run_id not in self._ended], datetime.now(UTC))
 
     def _finish(self) -> None:
         if self._drawing is not None:
             self._drawing.close()
             self._drawing = None
-            self._ended = {one.run_id for one in self._figures() if one.state == "terminated"}
+            self._ended = {one.run_id for one in self._queries() if one.state == "terminated"}
 
-    def _write(self, figure: QueryProgress) -> None:
+    def _write(self, query: QueryProgress) -> None:
         now = self._clock()
-        is_end = figure.state == "terminated"
-        is_first = figure.batches == 1 and figure.state == "running"  # the next batch may be far off
-        if not is_end and not is_first and now - self._written.get(figure.run_id, float("-inf")) < self._every:
+        is_end = query.state == "terminated"
+        is_first = query.batches == 1 and query.state == "running"  # the next batch may be far off
+        if not is_end and not is_first and now - self._written.get(query.run_id, float("-inf")) < self._every:
             return
         if is_end:
-            self._written.pop(figure.run_id, None)
+            self._written.pop(query.run_id, None)
         else:
-            self._written[figure.run_id] = now
+            self._written[query.run_id] = now
         if self._show == "log":
-            logger.info("%s", line(figure), extra={"action": "query_progress", **_fields(figure)})
+            logger.info("%s", line(query), extra={"action": "query_progress", **_fields(query)})
         else:
-            self._console.print(Text(line(figure)), soft_wrap=True)
+            self._console.print(Text(line(query)), soft_wrap=True)
 
 
-def line(figure: QueryProgress) -> str:
+def line(query: QueryProgress) -> str:
     """One line of plain text about a query."""
-    state = _state(figure)
-    so_far = f"{figure.total_rows:,} rows in {figure.batches:,} {'batch' if figure.batches == 1 else 'batches'}"
-    if figure.state == "terminated":
-        return f"{figure.label}: {state}, {so_far}" + (f": {figure.error}" if figure.error else "")
-    if figure.batch_id is None:
-        return f"{figure.label}: {state}, no batch yet"
-    largest = figure.largest_lag
-    lag = f"lag {_count(figure.lag)}" + (f" (most in {largest[0]}: {largest[1]:,})" if largest and largest[1] else "")
+    state = _state(query)
+    so_far = f"{query.total_rows:,} rows in {query.batches:,} {'batch' if query.batches == 1 else 'batches'}"
+    if query.state == "terminated":
+        return f"{query.label}: {state}, {so_far}" + (f": {query.error}" if query.error else "")
+    if query.batch_id is None:
+        return f"{query.label}: {state}, no batch yet"
+    largest = query.largest_lag
+    lag = f"lag {_count(query.lag)}" + (f" (most in {largest[0]}: {largest[1]:,})" if largest and largest[1] else "")
     return (
-        f"{figure.label}: {state}, batch {figure.batch_id}: {_count(figure.rows)} rows, "
-        f"{_count(figure.rows_per_second)} rows/s, {_seconds(figure.batch_seconds)} "
-        f"(p50 {_seconds(figure.median_batch_seconds)}), {lag}, {so_far}"
+        f"{query.label}: {state}, batch {query.batch_id}: {_count(query.rows)} rows, "
+        f"{_count(query.rows_per_second)} rows/s, {_seconds(query.batch_seconds)} "
+        f"(p50 {_seconds(query.median_batch_seconds)}), {lag}, {so_far}"
     )
 
 
-def table(figures: Iterable[QueryProgress], now: datetime) -> RenderableType:
+def table(queries: Iterable[QueryProgress], now: datetime) -> RenderableType:
     """A row for each query; below, the errors of failed ones. ``now``: for the age of each query's last event."""
     drawn = Table(box=None, pad_edge=False, header_style="bold", padding=(0, 2, 0, 0))
     drawn.add_column("query", no_wrap=True)
@@ -132,7 +132,7 @@ def table(figures: Iterable[QueryProgress], now: datetime) -> RenderableType:
         drawn.add_column(title, justify="right", no_wrap=True)
     drawn.add_column("most behind", no_wrap=True)
     errors = []
-    for one in figures:
+    for one in queries:
         state, largest = _state(one), one.largest_lag
         drawn.add_row(
             Text(one.label),
@@ -150,32 +150,32 @@ def table(figures: Iterable[QueryProgress], now: datetime) -> RenderableType:
     return Group(drawn, *errors)
 
 
-def _fields(figure: QueryProgress) -> dict[str, object]:
+def _fields(query: QueryProgress) -> dict[str, object]:
     return {
-        "query": figure.label,
-        "query_id": str(figure.query_id),
-        "run_id": str(figure.run_id),
-        "state": figure.state,
-        "batch_id": figure.batch_id,
-        "rows": figure.rows,
-        "rows_per_second": figure.rows_per_second,
-        "batch_seconds": figure.batch_seconds,
-        "lag": figure.lag,
-        "total_rows": figure.total_rows,
+        "query": query.label,
+        "query_id": str(query.query_id),
+        "run_id": str(query.run_id),
+        "state": query.state,
+        "batch_id": query.batch_id,
+        "rows": query.rows,
+        "rows_per_second": query.rows_per_second,
+        "batch_seconds": query.batch_seconds,
+        "lag": query.lag,
+        "total_rows": query.total_rows,
     }
 
 
-def _state(figure: QueryProgress) -> str:
-    if figure.state == "terminated":
-        return "failed" if figure.error else "ended"
-    return figure.state
+def _state(query: QueryProgress) -> str:
+    if query.state == "terminated":
+        return "failed" if query.error else "ended"
+    return query.state
 
 
-def _ago(figure: QueryProgress, now: datetime) -> str:
+def _ago(query: QueryProgress, now: datetime) -> str:
     """The age of the last event, by which a stuck query differs from a working one."""
-    if figure.state == "terminated" or figure.heard_at is None:
+    if query.state == "terminated" or query.heard_at is None:
         return ""
-    return f" {max(0, round((now - figure.heard_at).total_seconds()))} s"
+    return f" {max(0, round((now - query.heard_at).total_seconds()))} s"
 
 
 def _count(number: float | None) -> str:

@@ -11,7 +11,7 @@ handled again. Different rows never get the same name.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Literal
@@ -79,26 +79,22 @@ class RowNames:
     """Names the rows of a task, in order."""
 
     def __init__(self, naming: Naming) -> None:
-        self._columns = naming.columns
-        self._name: Callable[[Row], str | None] = {"id": self._by_id, "topic": self._by_topic, "none": _nameless}[
-            naming.by
-        ]
+        self._naming = naming
         self._places = _Places()
 
     def name(self, row: Row) -> str | Reject | None:
         """The name of the next row; None without names; Reject, with the reason, if the row cannot have one."""
-        for column in self._columns:
+        by, columns = self._naming.by, self._naming.columns
+        for column in columns:
             if row[column] is None:
                 return Reject(
                     f"column {column} is NULL, so nothing identifies this row when it is repeated: leave such rows "
-                    f'out, or give columns that are never NULL in the option "id" (here: {", ".join(self._columns)})'
+                    f'out, or give columns that are never NULL in the option "id" (here: {", ".join(columns)})'
                 )
-        return self._name(row)
-
-    def _by_id(self, row: Row) -> str:
-        return _encoded([row[name] for name in self._columns])
-
-    def _by_topic(self, row: Row) -> str:
+        if by == "none":
+            return None
+        if by == "id":
+            return _encoded([row[name] for name in columns])
         digest = digest_of_row(row)
         name = f"{row['topic']}-{row['partition']}-{row['offset']}-{digest.hex()}"
         place = self._places.next(digest)
@@ -127,10 +123,6 @@ def digest_of_row(row: Row) -> bytes:
     """A digest of all values in the order of the columns, the same in each process and on each platform."""
     # Texts may hold lone surrogates, which JSON escapes in ASCII.
     return blake2b(_encoded([*row.values()]).encode("ascii"), digest_size=_DIGEST_BYTES).digest()
-
-
-def _nameless(row: Row) -> None:
-    """For the option ``id="none"``."""
 
 
 # Maps are sorted by key. Types that JSON lacks (times, decimals, binary) are written by str(), which is unique for the

@@ -1,8 +1,7 @@
 """A sink that calls an async handler for each written row, for side effects (``df.write``, ``df.writeStream``).
 
-Each action handles each row once: unlike a column, rows are not evaluated again for another action, and no ``limit``
-stops them. Failed tasks and micro-batches are repeated, so each row has an idempotency key
-(:mod:`aioparallel.spark.row_names`).
+A write handles each row, and no ``limit`` stops it. Failed tasks and micro-batches are repeated, so each row has an
+idempotency key (:mod:`aioparallel.spark.row_names`).
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ from aioparallel.engine.flow.sizes import Sized
 from aioparallel.engine.flow.work import Work
 from aioparallel.handlers.batches import Batch, BatchHandler
 from aioparallel.records.errors import ConfigurationError, Reject
-from aioparallel.spark.keys import RowLabel, check_hashable, check_readable, key_function, one_lane
-from aioparallel.spark.limits import DEFAULT_RETRY, MAX_BUFFERED_BYTES, calls_per_task, tell_of_limits
+from aioparallel.spark.keys import LaneKey, RowLabel, check_hashable, key_function
+from aioparallel.spark.limits import DEFAULT_RETRY, MAX_BUFFERED_BYTES, calls_per_task, log_limits
 from aioparallel.spark.row_names import Naming, RowNames
-from aioparallel.spark.rows import rows_of
+from aioparallel.spark.rows import Unreadable, rows_of
 from aioparallel.spark.safe_errors import safe_errors
+from aioparallel.spark.schemas import check_readable
 from aioparallel.spark.task import Shipment, check_returns, partition_number
 from aioparallel.spark.text_options import TextOptions
-from aioparallel.spark.unreadable_rows import LaneKey, Unreadable
-from aioparallel.spark.values import fresh
+from aioparallel.spark.values import Row, fresh
 
 __all__ = ["AioparallelDataSource", "SinkRow", "Written", "register_sink"]
 
@@ -150,7 +149,7 @@ class _Plan:
         check_hashable(schema, keys)
         attempts = given.count("attempts")
         handling = Handling(
-            order_by=_Key(LaneKey(key_function(keys) if keys else None, one_lane)),
+            order_by=_Key(key_function(keys) if keys else None),
             max_concurrency=per_task,
             max_buffered=given.count("max_buffered") or 10_000,
             handler_timeout=given.seconds("timeout"),
@@ -165,30 +164,39 @@ class _Plan:
             max_buffered_bytes=given.count("max_buffered_bytes") or MAX_BUFFERED_BYTES,
             advice=_ADVICE,
         )
-        tell_of_limits(f"sink {given.text('handler', '')}", per_task, given.count("tasks"))
+        log_limits(f"sink {given.text('handler', '')}", per_task, given.count("tasks"))
         return cls(Shipment.of(work), keys, Naming.of(given, schema))
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> Written:
-        """Run a task."""
-        partition = partition_number()
-        rows = _Rows(RowNames(self.naming))
-        label = RowLabel(partition, self.keys)
-        ended = 0
-        for outcomes in self.shipment.run(rows.lists(rows_of(batches).lists()), label):
+        partition, names = partition_number(), RowNames(self.naming)
+        read = ended = 0
+
+        def rows() -> Iterator[Sized[Any]]:
+            nonlocal read
+            for part in rows_of(batches):
+                read += len(part)
+                yield Sized([one if isinstance(one, Unreadable) else _named(one, names) for one in part], part.size)
+
+        for outcomes in self.shipment.run(rows(), RowLabel(partition, self.keys)):
             ended += len(outcomes)
-        return Written(partition, ended, rows.count - ended)
+        return Written(partition, ended, read - ended)
 
 
-class _Key:
+def _named(row: Row, names: RowNames) -> SinkRow:
+    named = SinkRow(row)
+    named._name = names.name(named)
+    return named
+
+
+class _Key(LaneKey[SinkRow]):
     """The key of a row. Raises for a row without a name, so it fails before its handler is called."""
 
-    def __init__(self, key: LaneKey[Any]) -> None:
-        self._key = key
+    __slots__ = ()
 
     def __call__(self, row: SinkRow | Unreadable) -> Hashable:
         if isinstance(row, SinkRow) and isinstance(row._name, Reject):
             raise row._name
-        return self._key(row)
+        return super().__call__(row)
 
 
 class _NoValues:
@@ -202,24 +210,7 @@ class _NoValues:
         return [None] * len(batch)
 
 
-class _Rows:
-    """Adds names to rows."""
-
-    def __init__(self, names: RowNames) -> None:
-        self._names = names
-        self.count = 0
-
-    def lists(self, batches: Iterable[Sized[Any]]) -> Iterator[Sized[Any]]:
-        for rows in batches:
-            made = Sized([row if type(row) is Unreadable else SinkRow(row) for row in rows], rows.size)
-            for row in made:
-                if type(row) is SinkRow:
-                    row._name = self._names.name(row)
-            self.count += len(made)
-            yield made
-
-
-class _BatchWriter(DataSourceArrowWriter):
+class _Writer:
     def __init__(self, plan: _Plan) -> None:
         self._plan = plan
 
@@ -227,18 +218,13 @@ class _BatchWriter(DataSourceArrowWriter):
         with safe_errors():
             return self._plan.write(iterator)
 
+
+class _BatchWriter(_Writer, DataSourceArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         _log_commit("batch write", messages)
 
 
-class _StreamWriter(DataSourceStreamArrowWriter):
-    def __init__(self, plan: _Plan) -> None:
-        self._plan = plan
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        with safe_errors():
-            return self._plan.write(iterator)
-
+class _StreamWriter(_Writer, DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
         _log_commit(f"batch {batchId}", messages)
 

@@ -18,8 +18,8 @@ __all__ = [
     "java_version",
     "naming_the_jars",
     "shuffle_partitions",
+    "summary_of",
     "task_slots",
-    "told",
 ]
 
 _LOCAL: Final = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
@@ -38,7 +38,7 @@ def connector_trouble(spark: SparkSession) -> str | None:
     try:
         _ = source.load().schema  # known without a broker
     except Exception as error:
-        return _NO_CONNECTOR if _is_no_connector(error) else told(error)
+        return _NO_CONNECTOR if _is_no_connector(error) else summary_of(error)
     return None
 
 
@@ -99,7 +99,7 @@ def _is_no_connector(error: Exception) -> bool:
     return "failed to find" in text and "data source: kafka" in text
 
 
-def told(error: Exception) -> str:
+def summary_of(error: Exception) -> str:
     """Spark's error without stack traces: the first line, and the root cause."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [repr(error)]
     if len(lines) > 1 and lines[0].startswith("An error occurred while calling"):

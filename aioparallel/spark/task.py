@@ -12,7 +12,9 @@ import dataclasses
 import gc
 import hashlib
 import inspect
+import io
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
@@ -52,28 +54,15 @@ class Shipment(Generic[T, R]):
     @classmethod
     def of(cls, work: Work[T, R]) -> Shipment[T, R]:
         """Raises ConfigurationError for parts that cannot be pickled."""
-        _check_arguments(work.handler)
-        packed = {}
-        for name, part in (
-            ("handler", work.handler),
-            ("key", work.handling.order_by),
-            ("middleware", work.handling.middleware),
-            ("resources", dict(work.handling.resources)),
-            ("retry", work.retry),
-        ):
-            try:
-                with leaving_this_program():
-                    packed[name] = cloudpickle.dumps(part)  # type: ignore[no-untyped-call]
-            except ConfigurationError:
-                raise  # it says what to do
-            except Exception as error:
-                raise ConfigurationError(
-                    name,
-                    part,
-                    f"cannot be sent to the executors ({error}): open objects cannot leave this process; open them "
-                    'there, with resources={"http": lambda: Client(...)} and resource("http") in the handler',
-                ) from error
-        return cls(work, hashlib.sha256(packed["resources"]).hexdigest())
+        parts = {
+            "handler": work.handler,
+            "key": work.handling.order_by,
+            "middleware": work.handling.middleware,
+            "resources": dict(work.handling.resources),
+            "retry": work.retry,
+        }
+        pickled = {name: _pickled(name, part) for name, part in parts.items()}
+        return cls(work, hashlib.sha256(pickled["resources"]).hexdigest())
 
     def with_key(self, key: Callable[[T], Hashable]) -> Shipment[T, R]:
         """The same with another key function, which can be pickled."""
@@ -121,20 +110,41 @@ class Shipment(Generic[T, R]):
             raise reading.failure
 
 
-def _check_arguments(handler: object) -> None:
-    """A partial for processes may call a function of a module with functions of this program, which processes cannot
-    import."""
-    inner = handler.wrapped if isinstance(handler, InProcesses) else None
-    while isinstance(inner, partial):
-        for given in (*inner.args, *inner.keywords.values()):
-            if isinstance(given, FunctionType) and given.__module__ == "__main__":
-                raise ConfigurationError(
-                    "in_processes handler",
-                    given,
-                    "belongs to this program, which the worker it is sent to does not run, so its processes cannot "
-                    "import it: put it into a module that both import",
-                )
-        inner = inner.func
+def _pickled(name: str, part: object) -> bytes:
+    with io.BytesIO() as file:
+        try:
+            with leaving_this_program():
+                _Pickler(file).dump(part)  # type: ignore[no-untyped-call]
+        except ConfigurationError:
+            raise  # it says what to do
+        except Exception as error:
+            raise ConfigurationError(
+                name,
+                part,
+                f"cannot be sent to the executors ({error}): open objects cannot leave this process; open them "
+                'there, with resources={"http": lambda: Client(...)} and resource("http") in the handler',
+            ) from error
+        return file.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Refuses partials for processes with arguments that belong to this program."""
+
+    def persistent_id(self, part: object) -> None:
+        """Called for each part, wherever it is."""
+        if isinstance(part, InProcesses) and isinstance(part.wrapped, partial):
+            _ArgumentCheck(io.BytesIO()).dump(part.wrapped)
+
+
+class _ArgumentCheck(pickle.Pickler):
+    def persistent_id(self, part: object) -> None:
+        if isinstance(part, FunctionType | type) and part.__module__ == "__main__":
+            raise ConfigurationError(
+                "in_processes handler",
+                part,
+                "belongs to this program, which the worker it is sent to does not run, so its processes cannot import "
+                "it: put it into a module that both import",
+            )
 
 
 def _abandon(flow: ThreadedFlow[Any, Any]) -> None:
@@ -148,7 +158,7 @@ def _ends_with_its_task() -> bool:
 
 
 class _Collections:
-    """Settings of the garbage collector, shared by all tasks of the process."""
+    """The garbage collector's settings for all tasks of the process."""
 
     lock: ClassVar = threading.Lock()
     tasks: ClassVar = 0
@@ -188,19 +198,14 @@ class _Reading(threading.Thread):
     def run(self) -> None:
         try:
             for items in self._lists:
-                if not self._feed(items):
-                    return
+                try:
+                    self._flow.feed(items)
+                except BaseException:
+                    return  # the flow has ended, and its reader gets the reason
         except BaseException as error:
             self.failure = error
         with contextlib.suppress(LoopThreadEnded):
             self._flow.end()
-
-    def _feed(self, items: Sequence[Any]) -> bool:
-        try:
-            self._flow.feed(items)
-        except BaseException:
-            return False  # the flow has ended, and its reader knows why
-        return True
 
 
 def check_returns(option: str, handler: object) -> None:

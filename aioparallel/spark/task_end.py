@@ -45,13 +45,13 @@ def connection_to_jvm() -> Connection | None:
 
 
 class TaskEnd:
-    """Calls ``tell`` in a thread of its own when the JVM closes the connection within the block.
+    """Calls ``on_end`` in a thread of its own when the JVM closes the connection within the block.
 
-    It does not if the connection has no file descriptor; writes of the worker fail soon there.
+    It does nothing if the connection has no file descriptor; there the worker's writes soon fail.
     """
 
-    def __init__(self, connection: Connection | None, tell: Callable[[], object]) -> None:
-        self._tell = tell
+    def __init__(self, connection: Connection | None, on_end: Callable[[], object]) -> None:
+        self._on_end = on_end
         self._thread: threading.Thread | None = None
         self.has_come = False
         """Whether the JVM has closed the connection."""
@@ -78,7 +78,7 @@ class TaskEnd:
     def _watch(self) -> None:
         if all(descriptor != self._leaving for descriptor, _ in self._poll.poll()):
             self.has_come = True
-            self._tell()
+            self._on_end()
 
 
 def _descriptor_of(connection: Connection | None) -> int | None:

@@ -30,7 +30,7 @@ _SPARKS_OWN: Final = ("checkpointlocation", "path", "queryname")
 
 
 class TextOptions:
-    """The options by name."""
+    """The options by name. Methods raise ConfigurationError for a wrong value."""
 
     def __init__(self, options: Mapping[str, str], columns: list[str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -60,11 +60,11 @@ class TextOptions:
         if text is None:
             return None
         try:
-            found = float(text)
+            seconds = float(text)
         except ValueError:
             raise ConfigurationError(name, text, "must be seconds") from None
-        check_time(name, found)
-        return found
+        check_time(name, seconds)
+        return seconds
 
     def columns(self, name: str) -> tuple[str, ...]:
         """Names of columns, separated by commas."""
@@ -79,8 +79,8 @@ class TextOptions:
         text = self._options.get(name)
         if text is None:
             raise ConfigurationError(name, None, 'is needed: "module:function"')
-        module, colon, attribute = text.partition(":")
-        if not colon or not module or not attribute:
+        module, _, attribute = text.partition(":")
+        if not module or not attribute:
             raise ConfigurationError(name, text, 'must be "module:name"')
         try:
             found: Any = importlib.import_module(module)
@@ -98,7 +98,4 @@ class TextOptions:
 
     def resources(self) -> Mapping[str, Resource]:
         """A dict of functions that return async context managers."""
-        if "resources" not in self._options:
-            return {}
-        found: Mapping[str, Resource] = self.imported("resources")
-        return found
+        return self.imported("resources") if "resources" in self._options else {}

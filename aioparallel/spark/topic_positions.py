@@ -11,10 +11,21 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Final, Literal, TypeAlias
 
+from aioparallel.config.handling import check_choice
 from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import TopicPartition
 from aioparallel.records.timestamps import first_timestamp_at
 
-__all__ = ["Edge", "PastTheEnd", "Position", "check_order", "ending_options", "starting_options"]
+__all__ = [
+    "Edge",
+    "PastTheEnd",
+    "Position",
+    "check_order",
+    "ending_options",
+    "kafka_offsets",
+    "place_of",
+    "starting_options",
+]
 
 Edge: TypeAlias = Literal["earliest", "latest"]
 Position: TypeAlias = Edge | datetime | Mapping[str, Mapping[int, int | Edge]] | Mapping[str, Mapping[int, datetime]]
@@ -34,8 +45,7 @@ def starting_options(
     position: Position, topics: Collection[str], *, streaming: bool, past_the_end: PastTheEnd
 ) -> dict[str, str]:
     """Options for where reading begins. Raises ConfigurationError."""
-    if past_the_end not in ("error", "latest"):
-        raise ConfigurationError("past_the_end", past_the_end, 'must be "error" or "latest"')
+    check_choice("past_the_end", past_the_end, ("error", "latest"))
     if not streaming:
         _refuse_edge("starting", position, "latest", "a batch that begins at the end is empty")
     strategy = {"startingOffsetsByTimestampStrategy": past_the_end}
@@ -65,7 +75,7 @@ def check_order(starting: Position, ending: Position) -> None:
             )
     for topic, places in {**firsts, **lasts}.items():
         for partition in places:
-            first, last = (_of_partition(position, topic, partition) for position in (starting, ending))
+            first, last = (place_of(position, topic, partition) for position in (starting, ending))
             is_before = (isinstance(first, int) and isinstance(last, int) and last < first) or (
                 isinstance(first, datetime) and isinstance(last, datetime) and last < first
             )
@@ -75,7 +85,20 @@ def check_order(starting: Position, ending: Position) -> None:
                 )
 
 
-def _of_partition(position: Position, topic: str, partition: int) -> object:
+def kafka_offsets(text: str) -> dict[TopicPartition, int] | None:
+    """Parses offsets that Spark reports: ``{"flights":{"0":7}}``. None for those of a source other than Kafka."""
+    try:
+        return {
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, by_partition in json.loads(text).items()
+            for partition, offset in by_partition.items()
+        }
+    except (ValueError, AttributeError, TypeError):
+        return None
+
+
+def place_of(position: Position, topic: str, partition: int) -> object:
+    """The offset, edge or time that a position gives for a partition; None if it gives none."""
     return position.get(topic, {}).get(partition) if isinstance(position, Mapping) else position
 
 

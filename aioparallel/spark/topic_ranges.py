@@ -9,7 +9,7 @@ from typing import Final, Literal, NamedTuple, TypeAlias
 from aioparallel.records.record import TopicPartition
 from aioparallel.records.timestamps import first_timestamp_at
 from aioparallel.spark.logs import Log
-from aioparallel.spark.topic_positions import Position
+from aioparallel.spark.topic_positions import Position, place_of
 
 __all__ = ["TopicRange"]
 
@@ -98,14 +98,8 @@ class TopicRange(NamedTuple):
             for partition in log:
                 yield (
                     TopicPartition(topic, partition),
-                    (_place(self.starting, topic, partition), _place(self.ending, topic, partition)),
+                    (place_of(self.starting, topic, partition), place_of(self.ending, topic, partition)),
                 )
-
-
-def _place(position: Position, topic: str, partition: int) -> object:
-    if isinstance(position, Mapping):
-        return position.get(topic, {}).get(partition)
-    return position
 
 
 def _names(topic: str, partitions: list[int]) -> str:

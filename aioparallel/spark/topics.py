@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, overload
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
+from aioparallel.config.handling import check_choice, check_count
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.headers import ColumnOrName, outgoing
 from aioparallel.spark.row_names import TOPIC_COLUMNS, has_place
@@ -36,7 +37,7 @@ __all__ = ["read_topic", "sink_options", "topic_names", "write_topic"]
 
 logger = logging.getLogger(__name__)
 
-_SPLITTING: Final = ("minPartitions", "maxRecordsPerPartition")
+_SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
 _READING: Final = {
     "assign": "name the topics",
     "endingoffsets": "use ending",
@@ -103,8 +104,7 @@ def read_topic(
     given = _given(options, _READING)
     if keep_key_order:
         _refuse_splitting(given)
-    if isolation not in ("read_committed", "read_uncommitted"):
-        raise ConfigurationError("isolation", isolation, 'must be "read_committed" or "read_uncommitted"')
+    check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
     ours = {
         "kafka.bootstrap.servers": _servers(bootstrap_servers),
         "subscribe": ",".join(names),
@@ -276,9 +276,7 @@ def _stream_options(ending: Position | None, per_trigger: int | None) -> dict[st
         raise ConfigurationError("ending", ending, 'is for batches; a stream ends with trigger={"availableNow": True}')
     if per_trigger is None:
         return {}
-    given: object = per_trigger
-    if not isinstance(given, int) or isinstance(given, bool) or given < 1:
-        raise ConfigurationError("per_trigger", per_trigger, "must be a number of offsets, at least 1")
+    check_count("per_trigger", per_trigger)
     return {"maxOffsetsPerTrigger": str(per_trigger)}
 
 
@@ -289,19 +287,19 @@ def _batch_options(
         raise ConfigurationError(
             "per_trigger", per_trigger, "is for streams; a batch reads all from starting to ending"
         )
-    options = {} if ending is None else ending_options(ending, topics)
-    if ending is not None:
-        check_order(starting, ending)
+    if ending is None:
+        return {}
+    options = ending_options(ending, topics)
+    check_order(starting, ending)
     return options
 
 
 def _refuse_splitting(given: Mapping[str, str]) -> None:
-    lowered = {name.lower(): value for name, value in given.items()}
-    for name in _SPLITTING:
-        if name.lower() in lowered:
+    for name, value in given.items():
+        if name.lower() in _SPLITTING:
             raise ConfigurationError(
                 f"options {name}",
-                lowered[name.lower()],
+                value,
                 "splits a partition between tasks, so that records of one key overtake each other; leave it out, give "
                 "the topic more partitions, or set keep_key_order=False if order does not matter",
             )

@@ -203,6 +203,7 @@ GIVEN: Mapping[str, Given] = {
     "aioparallel.web.service.ConsumerService": Given(
         before=_SERVICE_PARTS + "from aioparallel.web import ConsumerService\n", topics={"orders": []}, says="True\n"
     ),
+    "docs/index.md: A first program": Given(topics={"flights": _FLIGHTS}, lines=10, says=r"(\d \d+ b'N\d'\n){10}"),
     "README.md: A first program": Given(
         topics={"flights": _FLIGHTS}, lines=10, says=r"(flights \d \d+ b'N\d' .*\n){10}"
     ),

@@ -25,9 +25,8 @@ def look_at_what_is_left(stage: Stage) -> None:
         violated(f"{stage.open_resources} resources are not closed")
     group = stage.broker.group(GROUP)
     group.advance(stage.loop.time())
-    nodes = stage.broker.nodes
-    for node in nodes.numbers:
-        if count := nodes.connections(node):
+    for node in stage.broker.numbers:
+        if count := stage.broker.connections(node):
             violated(f"{count} connections to node {node} are left")
 
 

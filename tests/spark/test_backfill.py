@@ -149,18 +149,18 @@ def test_what_does_not_fit_together(spark: SparkSession, tmp_path: Path) -> None
         backfill(spark, "raw", to=here)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"must be ToTopic\(...\)"):
         backfill(spark, files, to="out")  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="must be one of 'error', 'append', 'overwrite'"):
+    with pytest.raises(ConfigurationError, match="must be one of error, append, overwrite"):
         backfill(spark, files, to=ToParquet("out", "replace"))  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="write to another directory"):
         backfill(spark, files, to=ToParquet(f"file:{tmp_path}/", "overwrite"))
-    with pytest.raises(ConfigurationError, match="take another topic"):
+    with pytest.raises(ConfigurationError, match="name another topic"):
         backfill(spark, FromTopic(["a", "b"], NOWHERE), to=ToTopic("b", NOWHERE))
     with pytest.raises(ConfigurationError, match="must name a directory"):
         backfill(spark, FromParquet([]), to=here)
     spark.range(3).write.parquet(str(tmp_path / "in"))
-    with pytest.raises(ConfigurationError, match="gave NoneType, and must give a DataFrame"):
+    with pytest.raises(ConfigurationError, match="returned NoneType, and must return a DataFrame"):
         backfill(spark, FromParquet(tmp_path / "in"), lambda frame: frame.show(), to=here)  # type: ignore[arg-type, return-value]
-    with pytest.raises(ConfigurationError, match="gave a stream"):
+    with pytest.raises(ConfigurationError, match="returned a stream"):
         backfill(spark, FromParquet(tmp_path / "in"), lambda _: spark.readStream.format("rate").load(), to=here)
 
 
@@ -184,7 +184,9 @@ def test_a_topic_is_not_written_to_itself(spark: SparkSession, local_kafka: Loca
     """By another address of the same cluster either."""
     servers, raw = local_kafka.bootstrap_servers, new_topic()
     for other in (servers, f"localhost:{servers.rpartition(':')[2]}"):
-        with pytest.raises(ConfigurationError, match=f"to='{raw}': is what is read, and would have all of it twice"):
+        with pytest.raises(
+            ConfigurationError, match=f"to='{raw}': is also read, and would have all of its records twice"
+        ):
             backfill(spark, FromTopic(raw, servers), to=ToTopic(raw, other))
 
 

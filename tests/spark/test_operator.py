@@ -22,7 +22,7 @@ import aioparallel
 from aioparallel import Batch, RetryPolicy, batches
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark import async_udf, parallel_map, register_sink, repartition_by_key, split
-from aioparallel.spark.ddl import read_fields
+from aioparallel.spark.schemas import columns_of
 
 pytestmark = pytest.mark.spark
 DEADLINE = 60.0
@@ -154,7 +154,7 @@ def test_columns_are_looked_at_first(spark: SparkSession) -> None:
     with pytest.raises(ConfigurationError, match="stands twice"):
         spark.range(1).select("id", "id").transform(parallel_map(same, schema="id int"))
     stream = spark.readStream.format("rate").load()
-    with pytest.raises(ConfigurationError, match="cannot be had on a stream"):
+    with pytest.raises(ConfigurationError, match="is not possible on a stream"):
         stream.transform(repartition_by_key("value", order_by="timestamp"))
 
 
@@ -464,4 +464,4 @@ def test_schemas_are_read_as_spark_reads_them(spark: SparkSession) -> None:
         "`a b` array<int> NOT NULL, b: map<string, array<struct<x: int, y string not null>>> COMMENT 'what''s \\'it'",
         "a INTEGER, b Long, c dec(3,1), d numeric(4)",
     ):
-        assert read_fields("schema", text) == StructType.fromDDL(text), text
+        assert columns_of("schema", text) == StructType.fromDDL(text), text

@@ -158,3 +158,33 @@ def test_keys_that_spark_holds_equal(spark: SparkSession) -> None:
     assert len(frame.where(keyed("k", F.collate("folded", "UTF8_BINARY")) == 0).collect()) == 30
     with pytest.raises(PySparkException, match=r"key='.*keyed': gets text with a collation"):
         frame.select(keyed("k", "folded")).collect()
+
+
+def test_intervals_of_months_are_numbers_of_months(spark: SparkSession) -> None:
+    """In a column, alone and nested: Arrow's Python has no values for them."""
+    frame = spark.range(3).selectExpr(
+        "id", "make_ym_interval(1, int(id)) as age", "array(named_struct('age', make_ym_interval(0, int(id)))) as ages"
+    )
+
+    @async_udf(returns="string", key="age")
+    async def text(age: int, ages: list[dict[str, int]], number: int) -> str:
+        return f"{age} {ages} {number}"
+
+    rows = frame.select("id", text("age", "ages", F.col("id") + 1)).orderBy("id").collect()
+    assert [row[1] for row in rows] == [f"{12 + n} [{{'age': {n}}}] {n + 1}" for n in range(3)]
+
+
+def test_a_column_is_called_like_its_call(spark: SparkSession) -> None:
+    """By function and arguments, and it may be a condition."""
+
+    @async_udf(returns="boolean")
+    async def is_even(n: int, unit: str = "") -> bool:
+        return n % 2 == 0
+
+    frame = spark.range(4)
+    named = frame.select(is_even("id"), is_even(F.col("id"), F.lower(F.col("id").cast("string"))))
+    assert named.columns[0] == "is_even(id)"
+    assert named.columns[1].startswith("is_even(id, lower(")
+    assert frame.select(is_even("id", F.lit(None)).alias("even")).where("even").count() == 2
+    assert frame.where(is_even("id")).count() == 2
+    assert frame.select(is_even(F.col("id") + 1).alias("odd")).where("odd").count() == 2

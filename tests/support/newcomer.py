@@ -1,4 +1,4 @@
-"""Somebody who has read nothing but the comment at the top of an example, and types what stands there."""
+"""Runs the commands in the docstring of an example, like a user who has read nothing else."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import ast
 import asyncio
 import shlex
 import signal
-import socket
 import sys
 import tomllib
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 import httpx
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRecord
 
+from aioparallel.testing.brokers.ports import free_ports
 from aioparallel.testing.processes.child import Child
 from tests.support.waiting import DEADLINE, until
 
@@ -24,7 +23,7 @@ __all__ = ["ROOT", "Newcomer"]
 
 ROOT: Final = Path(__file__).parents[2]
 PORTS: Final = ("8000", "8080", "8081")
-"""In the comments; somebody else on this machine may have them, so others are typed."""
+"""The ports in the docstrings. They may be taken on this machine, so others are used."""
 FILLING: Final = (
     "examples/orders.py",
     "examples.fill_flights",
@@ -39,7 +38,7 @@ class Newcomer:
 
     def __init__(self, name: str, directory: Path) -> None:
         text = (ROOT / "examples" / f"{name}.py").read_text()
-        self._ports = {port: str(free_port()) for port in PORTS}
+        self._ports = dict(zip(PORTS, map(str, free_ports(len(PORTS))), strict=True))
         for port, other in self._ports.items():
             text = text.replace(port, other)
         lines = (ast.get_docstring(ast.parse(text)) or "").splitlines()
@@ -62,9 +61,7 @@ class Newcomer:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for child in self.terminals.values():
             child.signal(signal.SIGHUP)  # as a terminal that is closed: what does not read its input hears of it
         await self._open.aclose()
@@ -97,7 +94,7 @@ class Newcomer:
         return await self._open.enter_async_context(child)
 
     def url(self, port: str, path: str) -> str:
-        """The address that stands in the comment with this port."""
+        """The address for this port of the docstring."""
         return f"http://localhost:{self._ports[port]}{path}"
 
     async def get(self, url: str) -> httpx.Response:
@@ -105,7 +102,7 @@ class Newcomer:
         return await self._curl.get(url if url.startswith("http") else f"http://{url}")
 
     async def answers(self, url: str) -> bool:
-        """Whether somebody listens, and has found what was asked for."""
+        """Whether a server answers and has found the page."""
         try:
             return (await self.get(url)).is_success
         except httpx.TransportError:
@@ -143,10 +140,3 @@ def check_extra(requirement: str) -> None:
     """``.[examples]`` can be installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert requirement.removeprefix(".[").removesuffix("]") in project["optional-dependencies"]
-
-
-def free_port() -> int:
-    """One that nobody listens on at the moment."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])

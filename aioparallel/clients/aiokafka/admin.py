@@ -111,10 +111,10 @@ class Admin:
         async def ask() -> ClusterView:
             try:
                 cluster: ClusterView = await self._admin._client.fetch_all_metadata()
-                return cluster
             except kafka.KafkaError as error:
                 # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
                 raise kafka.NodeNotReadyError from error
+            return cluster
 
         return await self._answer("asking for the topics", ask)
 

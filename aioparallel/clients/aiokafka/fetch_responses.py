@@ -9,6 +9,7 @@ reports nothing. Here this becomes an error of the partition.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition as Place  # required by aiokafka
@@ -40,7 +41,7 @@ class FetchResponses:
         self._subscriptions = subscriptions
         self._bytes: dict[TopicPartition, bytes] = {}
         connections = fetcher._client
-        self._send = connections.send
+        self._send: Callable[..., Any] = connections.send
         connections.send = self.send  # type: ignore[method-assign]
 
     async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> Any:

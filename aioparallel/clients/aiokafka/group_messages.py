@@ -135,7 +135,7 @@ class OffsetFetch(NamedTuple):
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> Any:
         """The request in the newest version that the broker supports."""
         if supports(versions, _OffsetFetch_v10) and all(topic in self.ids for topic, _ in self.topics):
-            topics = [(self.ids[topic], list(numbers), {}) for topic, numbers in self.topics]
+            topics: list[tuple[Any, ...]] = [(self.ids[topic], list(numbers), {}) for topic, numbers in self.topics]
             return _OffsetFetch_v10([(self.group_id, None, -1, topics, {})], False, {})
         if supports(versions, _OffsetFetch_v5):
             return _OffsetFetch_v5(self.group_id, self.topics)

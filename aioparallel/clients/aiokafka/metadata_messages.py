@@ -81,7 +81,7 @@ class Metadata(MetadataRequest):  # type: ignore[misc]
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> object:
         if not supports(versions, _Metadata_v13):
             return super().prepare(dict(versions))
-        topics = None if self._topics is None else [(_NO_ID, topic, {}) for topic in self._topics]
+        topics: Any = None if self._topics is None else [(_NO_ID, topic, {}) for topic in self._topics]
         return _Metadata_v13(topics, False, False, {})
 
 

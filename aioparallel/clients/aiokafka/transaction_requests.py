@@ -130,7 +130,7 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
     async def commit_offsets(
         self, epoch: Epoch, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, int]:
-        topics = grouped(
+        topics: dict[str, list[tuple[Any, ...]]] = grouped(
             (topic, (number, one.offset, one.leader_epoch, one.metadata, {}))
             for (topic, number), one in positions.items()
         )
@@ -155,7 +155,7 @@ class TransactionalAiokafkaBrokers(AiokafkaBrokers):
         return found
 
     async def stable_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> StableOffsets:
-        topics = [(topic, numbers, {}) for topic, numbers in grouped(partitions).items()]
+        topics: list[tuple[Any, ...]] = [(topic, numbers, {}) for topic, numbers in grouped(partitions).items()]
         request = OffsetFetch(self._group_id, topics, True)
         answer = await self._ask(_OF_GROUP, request, timeout)
         if isinstance(answer, int):

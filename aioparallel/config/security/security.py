@@ -271,8 +271,9 @@ def _current(security: Security) -> Callable[[], str]:
 
 def _ask(function: Callable[[], str]) -> str:
     if not is_sendable(found := function()):
-        if inspect.iscoroutine(found):
-            found.close()  # nothing awaits it
+        given: object = found
+        if inspect.iscoroutine(given):
+            given.close()  # nothing awaits it
         allowed = "its function must return a non-empty string in UTF-8"
         raise ConfigurationError("Security password", Hidden(found), allowed)
     return found

@@ -11,5 +11,5 @@
     class_archive.py      an archive of Kafka's classes, for faster starts
     server_properties.py  the configuration of brokers
     secured.py            listeners with TLS and logins                     certificates.py made on demand
-    readiness.py          free ports, and whether a broker answers          cluster_view.py a broker's metadata
+    ports.py              free ports                                        cluster_view.py a broker's metadata
 """

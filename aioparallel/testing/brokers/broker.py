@@ -14,7 +14,6 @@ from __future__ import annotations
 import abc
 import asyncio
 from collections.abc import Mapping
-from types import TracebackType
 from typing import ClassVar, Final, Self
 
 __all__ = ["TOPIC_TIMEOUT", "Broker"]
@@ -63,9 +62,7 @@ class Broker(abc.ABC):
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     async def __aenter__(self) -> Self:
@@ -81,7 +78,5 @@ class Broker(abc.ABC):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await asyncio.to_thread(self.stop)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final
 
 from aioparallel.clients.aiokafka.admin import create_topic
 from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
-from aioparallel.testing.brokers.readiness import answers, free_port
+from aioparallel.testing.brokers.cluster_view import answers
+from aioparallel.testing.brokers.ports import free_ports
 from aioparallel.testing.brokers.server_properties import broker_properties, checked
 
 __all__ = ["IMAGE", "DockerKafka", "docker_available"]
@@ -36,17 +37,6 @@ def docker_available() -> bool:
         return False
 
 
-class _Container(Protocol):
-    """The part of testcontainers' DockerContainer that is used."""
-
-    def with_bind_ports(self, container: int, host: int) -> _Container: ...
-    def with_env(self, key: str, value: str) -> _Container: ...
-    def start(self) -> _Container: ...
-    def stop(self) -> None: ...
-    def get_container_host_ip(self) -> str: ...
-    def get_logs(self) -> tuple[bytes, bytes]: ...
-
-
 class DockerKafka(Broker):
     """Apache Kafka in a container.
 
@@ -62,7 +52,7 @@ class DockerKafka(Broker):
     def __init__(self, *, server_properties: Mapping[str, str] | None = None, start_timeout: float = 90.0) -> None:
         self._properties = checked(server_properties)
         self._start_timeout = start_timeout
-        self._container: _Container | None = None
+        self._container: Any = None  # testcontainers' DockerContainer
         self._address = ("", 0)
 
     def __repr__(self) -> str:
@@ -84,8 +74,8 @@ class DockerKafka(Broker):
         except ImportError as error:
             raise BrokerStartError("Kafka in Docker needs testcontainers; run: pip install testcontainers") from error
         try:
-            container = cast(_Container, DockerContainer(IMAGE))
-            self._address = (container.get_container_host_ip(), free_port())
+            container = DockerContainer(IMAGE)
+            self._address = (container.get_container_host_ip(), free_ports(1)[0])
             container.with_bind_ports(_INSIDE_PORT, self._address[1])
             for name, value in self._server_properties().items():
                 container.with_env("KAFKA_" + name.replace(".", "_").upper(), value)
@@ -95,7 +85,7 @@ class DockerKafka(Broker):
             # The exceptions of docker, requests and testcontainers have no common base.
             self.stop()
             raise BrokerStartError(f"the image {IMAGE} could not be started: {error}") from error
-        self._wait_until_ready(container)
+        self._wait_until_ready()
 
     def stop(self) -> None:
         """Remove the container."""
@@ -116,11 +106,11 @@ class DockerKafka(Broker):
         }
         return {**broker_properties(), **listeners, **self._properties}
 
-    def _wait_until_ready(self, container: _Container) -> None:
+    def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self._start_timeout
         while not answers(*self._address, timeout=1.0):
             if time.monotonic() > deadline:
-                output = b"\n".join(container.get_logs()).decode(errors="replace")
+                output = b"\n".join(self._container.get_logs()).decode(errors="replace")
                 self.stop()
                 raise BrokerStartError(
                     f"{IMAGE} did not answer at {self._address[0]}:{self._address[1]} within "

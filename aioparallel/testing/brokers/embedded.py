@@ -5,13 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from aioparallel.records.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.librdkafka import MockCluster
 
 __all__ = ["EmbeddedBroker"]
+
+_BROKER: Final = 1
+"""The mock cluster numbers its brokers from 1; this one has one."""
 
 
 class EmbeddedBroker(Broker):
@@ -62,7 +65,7 @@ class EmbeddedBroker(Broker):
             raise ConfigurationError(
                 "configs", dict(configs), "the embedded broker has no topic configs; use LocalKafka"
             )
-        if reason := self._running().create_topic(name, partitions):
+        if reason := self._running().call("topic_create", name.encode(), partitions, 1):
             raise ClientError(
                 f"topic {name!r} with {partitions} partitions was not created at {self.bootstrap_servers}: {reason}"
             )
@@ -71,21 +74,21 @@ class EmbeddedBroker(Broker):
         """Delay each answer by this time, as a distant broker does. Precision: a millisecond."""
         if not 0 <= seconds <= 60:
             raise ConfigurationError("seconds", seconds, "a round trip takes 0 to 60 seconds")
-        self._done(self._running().set_round_trip_time(round(seconds * 1000)))
+        self._at_broker("set_rtt", round(seconds * 1000))
 
     def stop_broker(self) -> None:
         """Close all connections and refuse new ones. Topics and groups are kept for ``start_broker``."""
-        self._done(self._running().set_down())
+        self._at_broker("set_down")
 
     def start_broker(self) -> None:
         """Accept connections again, at the same address."""
-        self._done(self._running().set_up())
+        self._at_broker("set_up")
 
     def _running(self) -> MockCluster:
         if self._cluster is None:
             raise BrokerStartError("the embedded broker is not running; call start() first")
         return self._cluster
 
-    def _done(self, reason: str | None) -> None:
-        if reason is not None:
+    def _at_broker(self, function: str, *arguments: object) -> None:
+        if reason := self._running().call(f"broker_{function}", _BROKER, *arguments):
             raise BrokerStartError(f"the embedded broker at {self.bootstrap_servers} refused: {reason}")

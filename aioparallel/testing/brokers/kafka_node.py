@@ -55,7 +55,7 @@ class KafkaProgram(NamedTuple):
         return [str(self.java.executable), *options, "-cp", str(self.jars / "*"), *arguments]
 
 
-class KafkaNode:
+class KafkaNode(GuardedProcess):
     """A Kafka process that ends, with its data, when this process ends in any way.
 
     ``name``: its name in messages. ``node_id``: Kafka's ``node.id``. ``program``: what it runs. ``heap``: its largest
@@ -64,29 +64,19 @@ class KafkaNode:
     """
 
     def __init__(self, name: str, node_id: int, program: KafkaProgram, heap: str) -> None:
+        super().__init__("kafka")
         self.name = name
         self.node_id = node_id
         self.port = 0
         self.paused = False
         self.program = program
         self._heap = heap
-        self._process = GuardedProcess("kafka")
-        self._log = self._process.directory / "kafka.log"
-
-    @property
-    def pid(self) -> int | None:
-        """The JVM's process id; None before the first start."""
-        return self._process.pid
+        self._log = self.directory / "kafka.log"
 
     @property
     def address(self) -> str:
         """Its ``host:port``."""
         return f"{HOST}:{self.port}"
-
-    @property
-    def directory(self) -> Path:
-        """The directory of all its files."""
-        return self._process.directory
 
     def write_properties(self, properties: Mapping[str, str]) -> None:
         """Write its configuration, with the data directory added."""
@@ -98,8 +88,8 @@ class KafkaNode:
         """Format its data directory for a controller, with the cluster's first metadata. Takes about a second."""
         arguments = ("format", "--cluster-id", _CLUSTER_ID, "--config", "server.properties")
         once = self.program._replace(compile_once=True, archive_to=None)  # too short to benefit from optimised code
-        self._process.run(once.command(self._heap, "kafka.tools.StorageTool", *arguments), self._log)
-        code = self._process.wait(_FORMAT_TIMEOUT)
+        self.run(once.command(self._heap, "kafka.tools.StorageTool", *arguments), self._log)
+        code = self.wait(_FORMAT_TIMEOUT)
         if code != 0:
             raise BrokerStartError(
                 f"Apache Kafka's storage could not be formatted (exit code {code}, {self.program.java}). Its output:\n"
@@ -119,14 +109,10 @@ class KafkaNode:
             f"version=1\ncluster.id={_CLUSTER_ID}\nnode.id={self.node_id}\ndirectory.id={directory_id}\n"
         )
 
-    def run(self) -> None:
+    def start(self) -> None:
         """Start the process. It is not ready yet."""
         self.paused = False
-        self._process.run(self.program.command(self._heap, "kafka.Kafka", "server.properties"), self._log)
-
-    def exit_code(self) -> int | None:
-        """The exit code, negative for a signal; None while the process runs."""
-        return self._process.exit_code()
+        self.run(self.program.command(self._heap, "kafka.Kafka", "server.properties"), self._log)
 
     def outage(self) -> str | None:
         """Why the node does not answer, such as "was killed"; None if it should answer."""
@@ -137,8 +123,8 @@ class KafkaNode:
 
     def kill(self) -> None:
         """Kill the process as a power cut would (SIGKILL), and wait for its end."""
-        self._process.signal(signal.SIGKILL)
-        if self._process.wait(_KILL_TIMEOUT) is None:
+        self.signal(signal.SIGKILL)
+        if self.wait(_KILL_TIMEOUT) is None:
             raise BrokerStartError(f"{self} did not end within {_KILL_TIMEOUT:g} s")
         self.paused = False
 
@@ -147,8 +133,8 @@ class KafkaNode:
         if self.exit_code() is not None:
             return
         self.resume()
-        self._process.signal(signal.SIGTERM)
-        if self._process.wait(timeout) is None:
+        self.signal(signal.SIGTERM)
+        if self.wait(timeout) is None:
             self.kill()
 
     def pause(self) -> None:
@@ -156,7 +142,7 @@ class KafkaNode:
         does not run."""
         if (outage := self.outage()) is not None and not self.paused:
             raise BrokerStartError(f"{self} {outage}, so it cannot be paused; restart it")
-        self._process.signal(signal.SIGSTOP)
+        self.signal(signal.SIGSTOP)
         self.paused = True
         # A thread on another core may continue for a moment after the signal, and answer a request.
         deadline = time.monotonic() + _PAUSE_TIMEOUT
@@ -167,12 +153,8 @@ class KafkaNode:
 
     def resume(self) -> None:
         """Let a paused process continue."""
-        self._process.signal(signal.SIGCONT)
+        self.signal(signal.SIGCONT)
         self.paused = False
-
-    def close(self) -> None:
-        """End the process at once and delete its data."""
-        self._process.close()
 
     def log_tail(self, lines: int = 20) -> str:
         """The last lines of its output (warnings and errors)."""

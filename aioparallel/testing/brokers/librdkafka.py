@@ -20,8 +20,6 @@ __all__ = ["MockCluster"]
 _INSTALL: Final = "run: pip install --upgrade 'aioparallel[testing]'"
 _PRODUCER: Final = 0
 """``RD_KAFKA_PRODUCER``: the type of the handle that owns the mock cluster, which must be a producer or consumer."""
-_BROKER: Final = 1
-"""The mock cluster numbers its brokers from 1; this one has one."""
 
 _INT: Final = ctypes.c_int
 _POINTER: Final = ctypes.c_void_p
@@ -67,33 +65,19 @@ class MockCluster:
         address: bytes = self._library.rd_kafka_mock_cluster_bootstraps(self._cluster)
         self.bootstrap_servers = address.decode()
 
-    def create_topic(self, name: str, partitions: int) -> str | None:
-        """Create a topic. Returns the broker's reason if it refuses, else None."""
-        return self._reason(self._library.rd_kafka_mock_topic_create(self._cluster, name.encode(), partitions, 1))
-
-    def set_round_trip_time(self, milliseconds: int) -> str | None:
-        """Delay each answer. Returns the reason if that is refused."""
-        return self._reason(self._library.rd_kafka_mock_broker_set_rtt(self._cluster, _BROKER, milliseconds))
-
-    def set_down(self) -> str | None:
-        """Close all connections and refuse new ones. Returns the reason if that is refused."""
-        return self._reason(self._library.rd_kafka_mock_broker_set_down(self._cluster, _BROKER))
-
-    def set_up(self) -> str | None:
-        """Accept connections again. Returns the reason if that is refused."""
-        return self._reason(self._library.rd_kafka_mock_broker_set_up(self._cluster, _BROKER))
+    def call(self, function: str, *arguments: object) -> str | None:
+        """Call ``rd_kafka_mock_<function>(cluster, *arguments)``. Returns the reason if it refuses, else None."""
+        code: int = getattr(self._library, f"rd_kafka_mock_{function}")(self._cluster, *arguments)
+        if code == 0:
+            return None
+        reason: bytes = self._library.rd_kafka_err2str(code)
+        return reason.decode()
 
     def close(self) -> None:
         """End the threads and free the memory."""
         self._library.rd_kafka_mock_cluster_destroy(self._cluster)
         self._library.rd_kafka_destroy(self._handle)
         self._cluster = self._handle = None
-
-    def _reason(self, code: int) -> str | None:
-        if code == 0:
-            return None
-        text: bytes = self._library.rd_kafka_err2str(code)
-        return text.decode()
 
 
 @functools.cache

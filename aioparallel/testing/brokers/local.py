@@ -23,7 +23,7 @@ from aioparallel.testing.brokers.class_archive import find_archive
 from aioparallel.testing.brokers.cluster_view import PartitionView
 from aioparallel.testing.brokers.kafka_node import KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.kafka_nodes import KafkaNodes
-from aioparallel.testing.brokers.readiness import is_free
+from aioparallel.testing.brokers.ports import is_free
 from aioparallel.testing.brokers.secured import Secured
 from aioparallel.testing.brokers.server_properties import broker_properties, checked, replicas
 from aioparallel.testing.processes.guarded import check_platform
@@ -189,7 +189,7 @@ class LocalKafka(Broker):
         """
         node = self._broker(number)
         node.stop_cleanly()
-        node.run()
+        node.start()
         self._running().wait_until_ready([node], self._start_timeout)
 
     def pause(self, number: int | None = None) -> None:

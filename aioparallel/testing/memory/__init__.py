@@ -9,7 +9,7 @@ producer: epochs and sequence numbers, leaders that move, nodes that hang or sto
 
     broker.py               the broker's interface for tests  faults.py   injected faults
     client.py, producer.py  the clients                       connection.py, link.py   their connections
-    topics.py, log.py, committed_records.py  topics and their logs   reading.py  fetches
+    topics.py, log.py       topics and their logs             reading.py  fetches
     groups.py, membership.py, assignor.py   groups, their members, the assignment
     nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
     transactions.py, transactional_connections.py   transactions

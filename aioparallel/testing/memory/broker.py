@@ -16,13 +16,12 @@ from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
 from aioparallel.testing.memory.nodes import Nodes
 from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.refused import Refused
-from aioparallel.testing.memory.topics import Topics
 from aioparallel.testing.memory.transactions import TransactionCoordinator
 
 __all__ = ["InMemoryBroker"]
 
 
-class InMemoryBroker(Topics):
+class InMemoryBroker(Nodes):
     """A broker for tests that does to a consumer what real brokers do. No data leaves the process.
 
     ::
@@ -48,9 +47,7 @@ class InMemoryBroker(Topics):
     ) -> None:
         if metadata_limit < 0:
             raise ConfigurationError("metadata_limit", metadata_limit, "UTF-16 characters, at least 0")
-        super().__init__()
-        self.nodes = Nodes(nodes)
-        """The partitions' leaders, and which nodes answer; for clients."""
+        super().__init__(nodes)
         self.faults = Faults(rng, nodes=nodes)
         self.metadata_limit = metadata_limit
         self.is_reachable = True
@@ -66,12 +63,7 @@ class InMemoryBroker(Topics):
         """Largest batch in bytes; None: unlimited. The default of real brokers is about 1 MiB."""
         self.transaction_version = 2
         """The finalized level of ``transaction.version``. Below 2 this package's producer has no transactions."""
-        self.transactions = TransactionCoordinator(
-            self.producers.new_id,
-            self.begin_transaction,
-            lambda transaction, commit: self.end_transaction(transaction, commit=commit),
-            lambda group_id, offsets: self.group(group_id).offsets.update(offsets),
-        )
+        self.transactions = TransactionCoordinator(self)
         """Coordinates the transactions of :class:`InMemoryTransactionalProducer`."""
         self._groups: dict[str, Group] = {}
         self._denied_groups: set[str] = set()
@@ -80,7 +72,6 @@ class InMemoryBroker(Topics):
     def delete_topic(self, name: str) -> None:
         """Delete the topic with its records, and the groups' offsets for it."""
         super().delete_topic(name)
-        self.nodes.forget(name)
         for group in self._groups.values():
             for partition in [p for p in group.offsets if p.topic == name]:
                 del group.offsets[partition]
@@ -91,9 +82,9 @@ class InMemoryBroker(Topics):
         self,
         partition: TopicPartition,
         records: Sequence[Outgoing],
-        *,
         size: int,
         numbers: Numbers,
+        *,
         node: int | None = None,
         transactional_id: str | None = None,
         now: float = 0.0,
@@ -110,7 +101,7 @@ class InMemoryBroker(Topics):
             raise Refused(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if log is None:
             raise Refused(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-        if node is not None and node != self.nodes.leader(partition):
+        if node is not None and node != self.leader(partition):
             raise Refused(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if self.max_message_bytes is not None and size > self.max_message_bytes:
             raise Refused(ErrorCode.MESSAGE_TOO_LARGE)
@@ -130,43 +121,12 @@ class InMemoryBroker(Topics):
             self._notify_log(partition)
         return offset
 
-    # -- nodes
-
-    def leader(self, partition: TopicPartition) -> int | None:
-        """The node that leads the partition; None while that node is stopped. Raises ConfigurationError."""
-        self._log(partition)
-        return self.nodes.leader(partition)
-
-    def move_leader(self, partition: TopicPartition, node: int) -> None:
-        """Make this node the partition's leader, as an election does. The log and the producers' state move with it.
-        Clients learn of it from their next metadata. Raises ConfigurationError."""
-        self._log(partition)
-        self.nodes.lead(partition, node)
-
-    def hang(self, node: int) -> None:
-        """Make the node answer nothing, like a stopped process (SIGSTOP), until :meth:`unhang`.
-
-        It remains the leader of its partitions, and connections to it stay open. Requests wait there, even if their
-        sender has given up or closed the connection. Only requests over a connection that was opened while the node
-        hangs are lost with it, because a client sends nothing before the node has answered its first request.
-        """
-        self.nodes.hang(node)
-
-    def unhang(self, node: int) -> None:
-        """Let the node continue: it handles waiting requests in order. It accepts batches for partitions that it leads
-        now, and refuses others (NOT_LEADER_OR_FOLLOWER)."""
-        self.nodes.unhang(node)
-
-    def stop_node(self, node: int) -> None:
-        """Stop the node, even if it hangs. Its connections break and requests to it are lost. Its partitions have no
-        leader until :meth:`start_node` or :meth:`move_leader`."""
-        self.nodes.stop(node)
-
-    def start_node(self, node: int) -> None:
-        """Start a stopped node."""
-        self.nodes.start(node)
-
     # -- permissions and reachability
+
+    def log_in(self, now: float) -> None:
+        """A client connects. Raises Refused."""
+        if self.is_login_refused:
+            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     def go_down(self) -> None:
         """Break all connections. Requests do not arrive until :meth:`come_back`, and sessions do not expire."""
@@ -244,7 +204,7 @@ class InMemoryBroker(Topics):
         group = self.coordinate(group_id)
         self.transactions.begin(transactional_id, epoch, now)
         results, good = self._sorted_out(offsets)
-        results |= group.commit_in_transaction(good, generation, now, instance_id)
+        results |= group.commit_in_transaction(good, generation, instance_id)
         # Transactions identify topics by name only.
         taken = {p: offsets[p]._replace(topic_id=b"") for p, code in results.items() if code is None}
         if taken:
@@ -278,10 +238,6 @@ class InMemoryBroker(Topics):
         for group in self._groups.values():
             group.advance(now)
 
-    def next_deadline(self, group_id: str) -> float | None:
-        """When :meth:`advance` has something to do for the group, on the clients' clock."""
-        return self.group(group_id).next_deadline()
-
     def _notify_group(self, group_id: str) -> None:
-        for observer in tuple(self._observers):
-            observer.group_changed(group_id)
+        for client in tuple(self._clients):
+            client.group_changed(group_id)

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from itertools import cycle
 from typing import Final, NamedTuple, TypeVar
 
@@ -30,13 +31,6 @@ _NEXT: Final = 1.0
 """Seconds without an answer before the next node is asked, as with a real cluster."""
 
 T = TypeVar("T")
-
-
-class _Metadata(NamedTuple):
-    """A node's answer about the requested topics."""
-
-    leaders: Mapping[TopicPartition, int | None]
-    refused: Collection[str]
 
 
 class Sent(NamedTuple):
@@ -63,24 +57,21 @@ class InMemoryBrokers:
         self._broker = broker
         self._on_metadata = on_metadata
         self._timeout = timeout
-        self._turns = cycle(broker.nodes.numbers)
+        self._turns = cycle(broker.numbers)
         self._connections: dict[int, Connection] = {}
         self._topics: frozenset[str] = frozenset()
-        self._metadata = _Metadata({}, ())
+        self._leaders: Mapping[TopicPartition, int | None] = {}
+        self._refused: Collection[str] = ()
         self._updating: asyncio.Task[None] | None = None
 
     # -- asking
 
     async def connect(self, timeout: float) -> None:
         try:
-            await self._ask(Request.CONNECT, self._log_in, timeout)
+            await self._ask(Request.CONNECT, self._broker.log_in, timeout)
         except TimeoutError:
             raise BrokerUnreachable(NAME, timeout, "it does not answer") from None
         self.is_connected = True
-
-    def _log_in(self, now: float) -> None:
-        if self._broker.is_login_refused:
-            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     async def identify(self) -> Identity:
         try:
@@ -114,7 +105,7 @@ class InMemoryBrokers:
         """Ask one node after the other, each once, until one answers. Raises ConnectionError if none does, Refused for
         a permanent error."""
         trouble = ""
-        for _ in self._broker.nodes.numbers:
+        for _ in self._broker.numbers:
             try:
                 # Moving on to the next node does not close this connection: outputs may be in flight on it.
                 async with asyncio.timeout(_NEXT if self._timeout > _NEXT else None):
@@ -154,7 +145,7 @@ class InMemoryBrokers:
         return Answer(Verdict.WRITTEN, "", offset)
 
     def _append(self, node: int, sent: Sent, now: float) -> int:
-        return self._broker.produce(sent.partition, sent.records, size=sent.size, numbers=sent.numbers, node=node)
+        return self._broker.produce(*sent, node=node)
 
     def _answer(self, code: ErrorCode) -> Answer:
         if code is ErrorCode.NETWORK_EXCEPTION:
@@ -166,7 +157,7 @@ class InMemoryBrokers:
     # -- metadata
 
     def leader_of(self, queue: PartitionQueue) -> int | None:
-        return self._metadata.leaders.get(TopicPartition(queue.topic, queue.partition))
+        return self._leaders.get(TopicPartition(queue.topic, queue.partition))
 
     @property
     def failure(self) -> None:
@@ -176,11 +167,10 @@ class InMemoryBrokers:
         return NAME
 
     def partitions_of(self, topic: str) -> dict[int, bool]:
-        leaders = self._metadata.leaders
-        return {p.partition: leaders[p] is not None for p in sorted(leaders) if p.topic == topic}
+        return {p.partition: node is not None for p, node in sorted(self._leaders.items()) if p.topic == topic}
 
     def refused_topics(self) -> Collection[str]:
-        return self._metadata.refused
+        return self._refused
 
     def doubt(self) -> None:
         if self._updating is None or self._updating.done():
@@ -193,15 +183,15 @@ class InMemoryBrokers:
     async def update(self, topics: Collection[str]) -> None:
         self._topics = frozenset(topics)
         try:
-            self._metadata = await self._ask_each(Request.METADATA, self._describe)
+            self._leaders, self._refused = await self._ask_each(Request.METADATA, self._describe)
         except Refused as refused:
             raise ConnectionError(str(refused)) from refused
         self._on_metadata()
 
-    def _describe(self, now: float) -> _Metadata:
+    def _describe(self, now: float) -> tuple[dict[TopicPartition, int | None], list[str]]:
         found = self._broker.partitions_of(self._topics)
         refused = [topic for topic in sorted(self._topics) if self._broker.is_denied(topic)]
-        return _Metadata({p: self._broker.nodes.leader(p) for p in found}, refused)
+        return {p: self._broker.leader(p) for p in found}, refused
 
     async def partitions(self, topics: Collection[str], timeout: float) -> set[TopicPartition]:
         return set(await self._ask(Request.METADATA, lambda now: self._broker.partitions_of(topics), timeout))
@@ -222,12 +212,9 @@ class InMemoryBrokers:
 
 
 def _sent(batch: RecordBatch) -> Sent:
-    records = [_stamped(entry.output, entry.timestamp) for entry in batch.entries]
+    records = [
+        entry.output if entry.output.timestamp is not None else replace(entry.output, timestamp=entry.timestamp)
+        for entry in batch.entries
+    ]
     where = TopicPartition(batch.queue.topic, batch.queue.partition)
     return Sent(where, records, len(batch.data), Numbers(*batch.identity, batch.sequence))
-
-
-def _stamped(output: Outgoing, timestamp: int) -> Outgoing:
-    if output.timestamp is not None:
-        return output
-    return Outgoing(output.topic, output.value, output.key, output.headers, output.partition, timestamp)

@@ -6,8 +6,8 @@ import asyncio
 import logging
 import re
 import sys
-from collections.abc import AsyncGenerator, Collection, Mapping
-from typing import Final, Literal
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from typing import Final, Literal, TypeVar
 
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
@@ -22,6 +22,7 @@ from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.link import NODE, RETRY_BACKOFF, Link
+from aioparallel.testing.memory.log import PartitionLog
 from aioparallel.testing.memory.membership import MemberOptions, Membership
 from aioparallel.testing.memory.reading import Reading
 from aioparallel.testing.memory.refused import FENCING, RETRIABLE, Refused
@@ -38,6 +39,7 @@ _SILENT: Final = 30.0
 """Seconds without progress before a read fails."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
+T = TypeVar("T")
 
 
 class InMemoryClient:
@@ -97,15 +99,11 @@ class InMemoryClient:
         if self._is_started or self._is_closed:
             raise ConsumerStateError("an in-memory client can be started once; make a new one")
         try:
-            await self._link.ask(Request.CONNECT, self._log_in, timeout)
+            await self._link.ask(Request.CONNECT, self._broker.log_in, timeout)
         except TimeoutError:
             raise BrokerUnreachable("the in-memory broker", timeout, "it does not answer") from None
         self._is_started = True
         self._broker.observe(self)
-
-    def _log_in(self, now: float) -> None:
-        if self._broker.is_login_refused:
-            raise Refused(ErrorCode.SASL_AUTHENTICATION_FAILED)
 
     async def stop(self, timeout: float) -> None:
         """Leave the group, within ``timeout`` seconds."""
@@ -178,14 +176,14 @@ class InMemoryClient:
         self._failure = self._failure or failure
         self._reading.look_again()
 
-    # -- the Observer of the broker
+    # -- called by the broker
 
     def log_changed(self, partition: TopicPartition) -> None:
-        """Called by the broker: let the waiting fetch check this partition."""
+        """The partition may have more to read, or less: let the waiting fetch check it."""
         self._reading.look_at(partition)
 
     def group_changed(self, group_id: str) -> None:
-        """Called by the broker: let the waiting member check its group."""
+        """The group's state has changed: let the waiting member check it."""
         if group_id == self._group_id and self._membership is not None:
             self._membership.group_changed()
 
@@ -312,43 +310,23 @@ class InMemoryClient:
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
         """The first offset of each log."""
-        return await self._link.ask(
-            Request.LIST_OFFSETS,
-            lambda now: {p: log.start_offset for p in partitions if (log := self._broker.log(p))},
-            timeout,
-        )
+        return await self._ask_logs(partitions, lambda _, log: log.start_offset, timeout)
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
         """The offset of the next record; under read_committed, the last stable offset."""
-        return await self._ends(partitions, timeout, read_committed=self._read_committed)
+        committed = self._read_committed
+        return await self._ask_logs(partitions, lambda _, log: log.readable_end(read_committed=committed), timeout)
 
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
         """The offset of the next record, including undecided transactions."""
-        return await self._ends(partitions, timeout, read_committed=False)
-
-    async def _ends(
-        self, partitions: Collection[TopicPartition], timeout: float, *, read_committed: bool
-    ) -> Mapping[TopicPartition, int]:
-        return await self._link.ask(
-            Request.LIST_OFFSETS,
-            lambda now: {
-                p: log.readable_end(read_committed=read_committed) for p in partitions if (log := self._broker.log(p))
-            },
-            timeout,
-        )
+        return await self._ask_logs(partitions, lambda _, log: log.end_offset, timeout)
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
         """Up to which offset each log agrees with the given leader epoch."""
-        return await self._link.ask(
-            Request.LIST_OFFSETS,
-            lambda now: {
-                p: log.end_offset if epoch < 0 else log.valid_end(epoch)
-                for p, epoch in epochs.items()
-                if (log := self._broker.log(p))
-            },
-            timeout,
+        return await self._ask_logs(
+            epochs, lambda p, log: log.end_offset if epochs[p] < 0 else log.valid_end(epochs[p]), timeout
         )
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> Mapping[str, bytes]:
@@ -363,13 +341,17 @@ class InMemoryClient:
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
         """The first offset at or after each time (milliseconds since the epoch); None if there is none."""
+        committed = self._read_committed
+        return await self._ask_logs(
+            times, lambda p, log: log.offset_for_time(times[p], read_committed=committed), timeout
+        )
+
+    async def _ask_logs(
+        self, partitions: Collection[TopicPartition], look: Callable[[TopicPartition, PartitionLog], T], timeout: float
+    ) -> dict[TopicPartition, T]:
         return await self._link.ask(
             Request.LIST_OFFSETS,
-            lambda now: {
-                p: log.offset_for_time(timestamp, read_committed=self._read_committed)
-                for p, timestamp in times.items()
-                if (log := self._broker.log(p))
-            },
+            lambda now: {p: look(p, log) for p in partitions if (log := self._broker.log(p))},
             timeout,
         )
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import TypeVar
 
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request
-from aioparallel.testing.memory.link import carry_out
+from aioparallel.testing.memory.link import answered
 from aioparallel.testing.memory.refused import Refused
 
 __all__ = ["Connection"]
@@ -30,18 +29,18 @@ class Connection:
     """
 
     def __init__(self, broker: InMemoryBroker, node: int) -> None:
-        self.is_open = not broker.nodes.is_stopped(node)
+        self.is_open = not broker.is_stopped(node)
         self._broker = broker
         self._node = node
         self._loop = asyncio.get_running_loop()
-        self._stops = broker.nodes.stops(node)
+        self._stops = broker.stops(node)
         # The kernel of a hung node accepts the connection, but clients send nothing before the node has answered.
-        self._is_greeted = not broker.nodes.is_hung(node)
+        self._is_greeted = not broker.is_hung(node)
         self._waiting: set[Callable[[Refused], None]] = set()
         self._there = _Way(self._loop)
         self._back = _Way(self._loop)
         if self.is_open:
-            broker.nodes.attach(node, self)
+            broker.attach(node, self)
 
     async def call(self, request: Request, do: Callable[[float], T], timeout: float) -> T:
         """Send a request once. ``do(now)`` runs when the node handles it, even if the caller has given up by then.
@@ -72,26 +71,21 @@ class Connection:
             self._waiting.discard(break_off)
 
     def _arrive(self, fault: Fault, do: Callable[[float], T], answer: asyncio.Future[T]) -> None:
-        nodes = self._broker.nodes
-        if nodes.stops(self._node) == self._stops:
-            nodes.arrive(self._node, lambda: self._carry_out(fault, do, answer))
+        if self._broker.stops(self._node) == self._stops:
+            self._broker.arrive(self._node, lambda: self._carry_out(fault, do, answer))
 
     def _carry_out(self, fault: Fault, do: Callable[[float], T], answer: asyncio.Future[T]) -> None:
         if not (self.is_open or self._is_greeted):
             return
         self._is_greeted = True
-        settle: Callable[[], None]
-        try:
-            settle = partial(answer.set_result, carry_out(self._broker, fault, do, self._loop.time()))
-        except Refused as refused:
-            settle = partial(answer.set_exception, refused)
+        arrive = answered(self._broker, fault, do, self._loop.time(), answer)
         if not fault.is_response_lost:
-            self._back.send(fault.response_delay, lambda: None if answer.done() else settle())
+            self._back.send(fault.response_delay, arrive)
 
     def close(self) -> None:
         """Break the connection."""
         self.is_open = False
-        self._broker.nodes.detach(self._node, self)
+        self._broker.detach(self._node, self)
         for break_off in tuple(self._waiting):
             break_off(Refused(ErrorCode.NETWORK_EXCEPTION))
 

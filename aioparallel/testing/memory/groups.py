@@ -229,11 +229,7 @@ class Group:
         return results
 
     def commit_in_transaction(
-        self,
-        offsets: Mapping[TopicPartition, Committed],
-        generation: Generation,
-        now: float,
-        instance_id: str | None = None,
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, instance_id: str | None = None
     ) -> dict[TopicPartition, ErrorCode | None]:
         """TxnOffsetCommit: None for each partition that joins the transaction, else the error. Raises Refused."""
         if not (generation.id < 0 and self.state is GroupState.EMPTY):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from aioparallel.clients.last_contacts import LastContacts
@@ -13,7 +14,7 @@ from aioparallel.testing.memory.broker import InMemoryBroker
 from aioparallel.testing.memory.faults import Fault, Request
 from aioparallel.testing.memory.refused import RETRIABLE, Refused
 
-__all__ = ["NODE", "RETRY_BACKOFF", "Link", "carry_out"]
+__all__ = ["NODE", "RETRY_BACKOFF", "Link", "answered"]
 
 RETRY_BACKOFF = 0.05  # seconds between two attempts, like retry.backoff.ms
 
@@ -59,7 +60,7 @@ class Link:
         fault = self._broker.faults.decide(request)
         await asyncio.sleep(0)  # never answer in the same step of the loop
         if fault.is_harmless or not self._broker.is_reachable:
-            return carry_out(self._broker, fault, do, asyncio.get_running_loop().time())
+            return _carry_out(self._broker, fault, do, asyncio.get_running_loop().time())
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[T] = loop.create_future()
         if not fault.is_request_lost:
@@ -92,27 +93,25 @@ class Link:
                 return refused
 
     def _deliver(self, fault: Fault, do: Callable[[float], T], answer: asyncio.Future[T]) -> None:
-        result: T | None = None
-        refused: Refused | None = None
-        try:
-            result = carry_out(self._broker, fault, do, asyncio.get_running_loop().time())
-        except Refused as exc:
-            refused = exc
-
-        def settle() -> None:
-            if answer.done():
-                return
-            if refused is not None:
-                answer.set_exception(refused)
-            else:
-                answer.set_result(result)  # type: ignore[arg-type]  # T may itself be None
-
+        loop = asyncio.get_running_loop()
+        arrive = answered(self._broker, fault, do, loop.time(), answer)
         if not fault.is_response_lost:
-            asyncio.get_running_loop().call_later(fault.response_delay, settle)
+            loop.call_later(fault.response_delay, arrive)
 
 
-def carry_out(broker: InMemoryBroker, fault: Fault, do: Callable[[float], T], now: float) -> T:
-    """Carry out a request that has arrived. Raises Refused."""
+def answered(
+    broker: InMemoryBroker, fault: Fault, do: Callable[[float], T], now: float, answer: asyncio.Future[T]
+) -> Callable[[], None]:
+    """Carry out a request that has arrived at ``now``. Returns a function to call when its answer arrives."""
+    settle: Callable[[], None]
+    try:
+        settle = partial(answer.set_result, _carry_out(broker, fault, do, now))
+    except Refused as refused:
+        settle = partial(answer.set_exception, refused)
+    return lambda: None if answer.done() else settle()
+
+
+def _carry_out(broker: InMemoryBroker, fault: Fault, do: Callable[[float], T], now: float) -> T:
     if not broker.is_reachable:
         raise Refused(ErrorCode.NETWORK_EXCEPTION)
     broker.advance(now)

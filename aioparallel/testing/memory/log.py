@@ -2,38 +2,23 @@
 
 from __future__ import annotations
 
-import enum
 from bisect import bisect_left
 from collections.abc import Collection
 from operator import attrgetter
 from typing import NamedTuple
 
-from aioparallel.records.record import Headers, raw_name
+from aioparallel.records.record import Headers, Record, TopicPartition, raw_name
 
-__all__ = ["PartitionLog", "Slice", "Stored", "Transaction", "TransactionState"]
-
-
-class TransactionState(enum.Enum):
-    """The state of a transaction."""
-
-    OPEN = "open"
-    COMMITTED = "committed"
-    ABORTED = "aborted"
+__all__ = ["PartitionLog", "Slice", "Stored", "Transaction"]
 
 
 class Transaction:
-    """A producer's transaction. Records appended within it are undecided until it ends.
+    """A producer's transaction. Records appended within it are undecided until it ends. It compares by identity."""
 
-    It compares by identity. The broker ends it and sets ``state``.
-    """
-
-    __slots__ = ("state",)
+    __slots__ = ("is_committed",)
 
     def __init__(self) -> None:
-        self.state = TransactionState.OPEN
-
-    def __repr__(self) -> str:
-        return f"<Transaction {self.state.value}>"
+        self.is_committed: bool | None = None  # None: it is open
 
 
 class Stored(NamedTuple):
@@ -67,8 +52,6 @@ class PartitionLog:
     def __init__(self) -> None:
         self.start_offset = 0
         self.end_offset = 0
-        self.edits = 0
-        """Number of changes that removed readable records, or let their offsets be reused."""
         self.leader_epoch = 0
         """Epoch of the current leader. Each election begins a new one."""
         self._epoch_starts: list[tuple[int, int]] = [(0, 0)]  # each epoch with records, and its first offset
@@ -77,6 +60,8 @@ class PartitionLog:
         self._entries: list[Stored] = []
         # The first offset of each transaction that is open here. The lowest one is the last stable offset.
         self._open: dict[Transaction, int] = {}
+        self._committed: list[Record] = []  # see committed()
+        self._committed_end = 0
 
     def append(
         self,
@@ -141,6 +126,15 @@ class PartitionLog:
                 taken.append(entry)
         return Slice(taken, max(position, limit))
 
+    def committed(self, partition: TopicPartition) -> list[Record]:
+        """All records for a ``read_committed`` consumer; ``partition`` is where they are. Do not change the list.
+
+        Each record is made once, for tests that poll this again and again: decided records do not change.
+        """
+        found, self._committed_end = self.read(self._committed_end, self.end_offset, read_committed=True)
+        self._committed += [Record(*partition, s.offset, s.key, s.value, s.headers, s.timestamp) for s in found]
+        return self._committed
+
     def offset_for_time(self, timestamp: int, *, read_committed: bool) -> int | None:
         """The offset of the first record at or after ``timestamp`` (milliseconds since the epoch)."""
         limit = self.readable_end(read_committed=read_committed)
@@ -155,23 +149,23 @@ class PartitionLog:
 
     def delete_before(self, offset: int) -> None:
         """Move the start of the log to ``offset``, as retention or DeleteRecords does."""
-        self.edits += 1
         self.start_offset = min(max(self.start_offset, offset), self.end_offset)
         del self._entries[: self._index(self.start_offset)]
         self._open = {transaction: max(first, self.start_offset) for transaction, first in self._open.items()}
+        self._forget_committed()
 
     def truncate_tail(self, end: int) -> None:
         """Lose all records from ``end`` on, as an unclean leader election does.
 
         New records reuse the lost offsets. Decided transactions stay decided, although their markers may be lost.
         """
-        self.edits += 1
         self.end_offset = max(self.start_offset, min(end, self.end_offset))
         self.elect()
         kept = [(epoch, start) for epoch, start in self._epoch_starts if start < self.end_offset]
         self._epoch_starts = kept or [(0, 0)]
         del self._entries[self._index(self.end_offset) :]
         self._open = {transaction: first for transaction, first in self._open.items() if first < self.end_offset}
+        self._forget_committed()
 
     def elect(self) -> None:
         """Elect a leader, perhaps the same one. Later records have a new epoch."""
@@ -191,9 +185,12 @@ class PartitionLog:
 
     def compact(self, offsets: Collection[int]) -> None:
         """Remove these offsets, as compaction does. The end offset does not change."""
-        self.edits += 1
         gone = frozenset(offsets)
         self._entries = [entry for entry in self._entries if entry.offset not in gone]
+        self._forget_committed()
+
+    def _forget_committed(self) -> None:
+        self._committed, self._committed_end = [], self.start_offset
 
     def _index(self, position: int) -> int:
         entries = self._entries
@@ -209,6 +206,4 @@ class PartitionLog:
 def _is_visible(entry: Stored, read_committed: bool) -> bool:
     if entry.is_marker:
         return False
-    if not read_committed or entry.transaction is None:
-        return True
-    return entry.transaction.state is TransactionState.COMMITTED
+    return not read_committed or entry.transaction is None or entry.transaction.is_committed is True

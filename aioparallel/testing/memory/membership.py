@@ -162,24 +162,20 @@ class Membership:
     # -- staying in it
 
     async def _stay(self) -> None:
-        """Send heartbeats until the group rebalances or the wanted partitions change."""
+        """Send heartbeats until the group rebalances or the wanted partitions change. Raises Refused, also if a commit
+        was refused."""
         self._fenced = fenced = asyncio.get_running_loop().create_future()
         try:
             while self._wanted() == self._joined_for:
-                await self._until_heartbeat(fenced)
+                await asyncio.wait([fenced], timeout=self._options.heartbeat_interval)
+                if fenced.done():  # meanwhile, or during the last heartbeat
+                    raise Refused(fenced.result())
                 if await self._heartbeat() is ErrorCode.REBALANCE_IN_PROGRESS:
                     break
         finally:
             self._fenced = None
         if not self._options.cooperative:
             await self._revoke(set(self.held))
-
-    async def _until_heartbeat(self, fenced: asyncio.Future[ErrorCode]) -> None:
-        """Wait until the next heartbeat is due. Raises Refused if a commit was refused meanwhile, or during the last
-        heartbeat."""
-        await asyncio.wait([fenced], timeout=self._options.heartbeat_interval)
-        if fenced.done():
-            raise Refused(fenced.result())
 
     async def _heartbeat(self) -> ErrorCode | None:
         """Send a heartbeat. Returns retriable errors; raises those that end the membership."""

@@ -91,7 +91,7 @@ def _checked_timeout(delivery_timeout: float, request_timeout: float) -> float:
 
 
 def _partition_queues() -> PartitionQueues:
-    return PartitionQueues(_encode, _accept, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31)
+    return PartitionQueues(_encode, lambda output: None, batch_bytes=_BATCH_BYTES, unchecked_bytes=2**31)
 
 
 def _encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int, limit: int) -> tuple[bytes, int]:
@@ -115,7 +115,3 @@ def _encode(entries: Iterable[PendingOutput], identity: Identity, sequence: int,
 def _size(output: Outgoing) -> int:
     headers = sum(len(name) + len(value or b"") for name, value in output.headers)
     return _OVERHEAD + len(output.key or b"") + len(output.value or b"") + headers
-
-
-def _accept(output: Outgoing) -> str | None:
-    return None

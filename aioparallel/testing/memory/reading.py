@@ -132,16 +132,12 @@ class Reading:
 
     async def wait(self, quotas: Mapping[TopicPartition, int], seconds: float | None = None) -> None:
         """Wait until one of these partitions may have changed, for :meth:`wake`, or up to ``seconds``."""
-        loop = asyncio.get_running_loop()
-        waiter: asyncio.Future[None] = loop.create_future()
-        timer = None if seconds is None else loop.call_later(seconds, _resolve, waiter)
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[waiter] = quotas
         try:
-            await waiter
+            await asyncio.wait([waiter], timeout=seconds)
         finally:
             del self._waiters[waiter]
-            if timer is not None:
-                timer.cancel()
 
     def look_at(self, partition: TopicPartition) -> None:
         """Wake those who wait for this partition."""

@@ -4,37 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import Protocol
+from typing import TYPE_CHECKING
 from zlib import crc32
 
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import Headers, Record, TopicPartition
-from aioparallel.testing.memory.committed_records import CommittedRecords
-from aioparallel.testing.memory.log import PartitionLog, Transaction, TransactionState
+from aioparallel.testing.memory.log import PartitionLog, Transaction
 from aioparallel.testing.memory.produced import ProducerLog
 
-__all__ = ["Observer", "Topics"]
+if TYPE_CHECKING:
+    from aioparallel.testing.memory.client import InMemoryClient
 
-
-class Observer(Protocol):
-    """Gets notified of changes; a client, which then reads them."""
-
-    def log_changed(self, partition: TopicPartition) -> None:
-        """The partition may have more to read, or less."""
-
-    def group_changed(self, group_id: str) -> None:
-        """The group's state has changed."""
+__all__ = ["Topics"]
 
 
 class Topics:
-    """Topics by name, with their partitions. Notifies observers of changes."""
+    """Topics by name, with their partitions. Notifies clients of changes."""
 
     def __init__(self) -> None:
         self.producers = ProducerLog()
         """The state of producers; :meth:`~ProducerLog.forget` makes the broker lose it."""
         self._topics: dict[str, list[PartitionLog]] = {}
-        self._committed: dict[TopicPartition, CommittedRecords] = {}
-        self._observers: dict[Observer, None] = {}
+        self._clients: dict[InMemoryClient, None] = {}
         self._denied_topics: set[str] = set()
         self._compacted_topics: set[str] = set()
         self._unreadable: dict[TopicPartition, tuple[int, int | None]] = {}
@@ -66,7 +57,6 @@ class Topics:
         self._ids.pop(name, None)
         for number in range(len(self._topics.pop(name, ()))):
             self.producers.truncate(TopicPartition(name, number), 0)
-            self._committed.pop(TopicPartition(name, number), None)
         self._compacted_topics.discard(name)
 
     def topic_id(self, name: str) -> bytes:
@@ -94,13 +84,8 @@ class Topics:
 
     def records(self, topic: str) -> list[Record]:
         """All records of a topic that a ``read_committed`` consumer would see, partition by partition."""
-        found: list[Record] = []
-        for number, log in enumerate(self._logs(topic)):
-            where = TopicPartition(topic, number)
-            if (committed := self._committed.get(where)) is None:
-                committed = self._committed[where] = CommittedRecords(where, log)
-            found += committed.records()
-        return found
+        logs = enumerate(self._logs(topic))
+        return [record for number, log in logs for record in log.committed(TopicPartition(topic, number))]
 
     # -- appending
 
@@ -127,7 +112,7 @@ class Topics:
             partition = (self._keyless if key is None else crc32(key)) % len(logs)
         if not 0 <= partition < len(logs):
             raise ConfigurationError("partition", partition, f"0 to {len(logs) - 1} for topic {topic!r}")
-        if transaction is not None and transaction.state is not TransactionState.OPEN:
+        if transaction is not None and transaction.is_committed is not None:
             raise ConfigurationError("transaction", transaction, "an open transaction of this broker")
         where = TopicPartition(topic, partition)
         offset = logs[partition].append(key, value, headers, timestamp, transaction)
@@ -149,7 +134,7 @@ class Topics:
 
     def end_transaction(self, transaction: Transaction, *, commit: bool) -> None:
         """Commit or abort: write a marker, which takes one offset, to each partition of the transaction."""
-        transaction.state = TransactionState.COMMITTED if commit else TransactionState.ABORTED
+        transaction.is_committed = commit
         for partition in self._transaction_logs.pop(transaction):
             if log := self.log(partition):
                 log.end_transaction(transaction)
@@ -207,19 +192,19 @@ class Topics:
         """Whether :meth:`deny_topic` applies to the topic."""
         return topic in self._denied_topics
 
-    # -- observers
+    # -- clients
 
-    def observe(self, observer: Observer) -> None:
-        """Notify the observer from now on."""
-        self._observers[observer] = None
+    def observe(self, client: InMemoryClient) -> None:
+        """Notify the client from now on."""
+        self._clients[client] = None
 
-    def forget(self, observer: Observer) -> None:
-        """Stop notifying the observer."""
-        self._observers.pop(observer, None)
+    def forget(self, client: InMemoryClient) -> None:
+        """Stop notifying the client."""
+        self._clients.pop(client, None)
 
     def _notify_log(self, partition: TopicPartition) -> None:
-        for observer in tuple(self._observers):
-            observer.log_changed(partition)
+        for client in tuple(self._clients):
+            client.log_changed(partition)
 
     def _logs(self, topic: str) -> list[PartitionLog]:
         try:

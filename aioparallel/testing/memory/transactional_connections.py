@@ -48,15 +48,7 @@ class InMemoryTransactionalBrokers(InMemoryBrokers):
             raise TransactionsUnsupported(NAME, "are older than Kafka 4.0")
 
     def _append(self, node: int, sent: Sent, now: float) -> int:
-        return self._broker.produce(
-            sent.partition,
-            sent.records,
-            size=sent.size,
-            numbers=sent.numbers,
-            node=node,
-            transactional_id=self.transactional_id,
-            now=now,
-        )
+        return self._broker.produce(*sent, node=node, transactional_id=self.transactional_id, now=now)
 
     _meaning = staticmethod(answer_in_transaction)
 

@@ -6,9 +6,9 @@ same answer. Offsets of a transaction are pending until it ends. Plain data; tim
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from aioparallel.group.client import Committed
 from aioparallel.persistence.transactions import Epoch
@@ -16,6 +16,9 @@ from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.log import Transaction
 from aioparallel.testing.memory.refused import Refused
+
+if TYPE_CHECKING:
+    from aioparallel.testing.memory.broker import InMemoryBroker
 
 __all__ = ["TransactionCoordinator"]
 
@@ -52,20 +55,10 @@ class _Producer:
 
 
 class TransactionCoordinator:
-    """Coordinates all transactional ids. ``new_id()`` returns producer ids. ``begin()`` and ``end(transaction,
-    commit)`` write to logs, ``commit(group, offsets)`` to groups."""
+    """Coordinates all transactional ids of a broker, whose logs and groups it writes to."""
 
-    def __init__(
-        self,
-        new_id: Callable[[], int],
-        begin: Callable[[], Transaction],
-        end: Callable[[Transaction, bool], None],
-        commit: Callable[[str, Mapping[TopicPartition, Committed]], None],
-    ) -> None:
-        self._new_id = new_id
-        self._begin = begin
-        self._end = end
-        self._commit = commit
+    def __init__(self, broker: InMemoryBroker) -> None:
+        self._broker = broker
         self._producers: dict[str, _Producer] = {}
         self.marker_delay = 0.0
         """Seconds from the answer to EndTxn until the markers are written. Meanwhile offsets are not stable, and the
@@ -80,7 +73,7 @@ class TransactionCoordinator:
             raise Refused(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         producer = self._producers.get(transactional_id)
         if producer is None:
-            producer = self._producers[transactional_id] = _Producer(Epoch(self._new_id(), 0), timeout)
+            producer = self._producers[transactional_id] = _Producer(self._first_epoch(), timeout)
             return producer.epoch
         if known is not None and known not in (producer.epoch, producer.before):
             raise Refused(ErrorCode.PRODUCER_FENCED)
@@ -165,10 +158,10 @@ class TransactionCoordinator:
                 producer.before_may_repeat, producer.before_was_commit = True, False
             if opened.is_commit is not None and now >= opened.ends:
                 producer.open = None
-                self._end(opened.transaction, opened.is_commit)
+                self._broker.end_transaction(opened.transaction, commit=opened.is_commit)
                 if opened.is_commit:
                     for group_id, offsets in opened.offsets.items():
-                        self._commit(group_id, offsets)
+                        self._broker.group(group_id).offsets.update(offsets)
 
     @property
     def open_transactions(self) -> int:
@@ -190,7 +183,7 @@ class TransactionCoordinator:
 
     def _opened(self, producer: _Producer, now: float) -> _Open:
         if producer.open is None:
-            producer.open = _Open(self._begin(), now)
+            producer.open = _Open(self._broker.begin_transaction(), now)
         return producer.open
 
     def _decide(self, producer: _Producer, *, commit: bool, now: float) -> None:
@@ -203,4 +196,7 @@ class TransactionCoordinator:
         producer.before, producer.before_was_commit = producer.epoch, ended_by_commit
         producer.before_may_repeat = ended_by_commit is not None
         producer_id, number = producer.epoch
-        producer.epoch = Epoch(producer_id, number + 1) if number < self.last_epoch else Epoch(self._new_id(), 0)
+        producer.epoch = Epoch(producer_id, number + 1) if number < self.last_epoch else self._first_epoch()
+
+    def _first_epoch(self) -> Epoch:
+        return Epoch(self._broker.producers.new_id(), 0)

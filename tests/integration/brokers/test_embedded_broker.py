@@ -16,8 +16,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from aioparallel.records.errors import BrokerStartError, ClientError, ConfigurationError
 from aioparallel.testing.brokers import librdkafka
+from aioparallel.testing.brokers.cluster_view import answers
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
-from aioparallel.testing.brokers.readiness import answers
 
 
 @pytest.fixture

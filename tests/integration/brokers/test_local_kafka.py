@@ -12,8 +12,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records.errors import BrokerStartError, ClientError, ConfigurationError
+from aioparallel.testing.brokers.cluster_view import answers
 from aioparallel.testing.brokers.local import LocalKafka
-from aioparallel.testing.brokers.readiness import answers, free_port
+from aioparallel.testing.brokers.ports import free_ports
 
 real = pytest.mark.real
 
@@ -229,7 +230,7 @@ def compiles_once(kafka: LocalKafka) -> bool:
 @real
 def test_a_broker_listens_where_it_is_told() -> None:
     """``port`` says where; a second broker there is refused before anything is started."""
-    port = free_port()
+    (port,) = free_ports(1)
     with LocalKafka(port=port) as kafka:
         assert kafka.bootstrap_servers == f"127.0.0.1:{port}"
         assert not compiles_once(kafka)

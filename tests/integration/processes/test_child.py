@@ -41,7 +41,7 @@ from aioparallel.testing.processes import Child
 async def main():
     async with Child("deaf one", [sys.executable, "-c", {DEAF!r}], log=Path(sys.argv[1])) as child:
         await child.line()
-        print(json.dumps([child.pid, child._process._guard.pid]), flush=True)
+        print(json.dumps([child.pid, child._guard.pid]), flush=True)
         await asyncio.sleep(600)
 
 asyncio.run(main())
@@ -86,9 +86,8 @@ def log(tmp_path: Path) -> Path:
 
 
 def guard_of(child: Child) -> subprocess.Popen[bytes]:
-    assert child._process is not None
-    assert child._process._guard is not None
-    return child._process._guard
+    assert child._guard is not None
+    return child._guard
 
 
 def said(log: Path) -> str:
@@ -239,8 +238,8 @@ async def test_a_cancelled_start_leaves_nothing(log: Path) -> None:
         task.cancel()
         await asyncio.wait([task])
         await child.stop(0.0)
-        if child._process is not None and child._process._guard is not None:
-            await until_gone(child._process._guard.pid)
+        if child._guard is not None:
+            await until_gone(child._guard.pid)
 
 
 async def test_work_in_a_child_ends_with_its_input(log: Path) -> None:

@@ -25,8 +25,7 @@ from aioparallel import (
 )
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.config.security.security import Mechanism
-from aioparallel.spark.group_marks import Position
-from aioparallel.spark.group_requests import GroupSettings
+from aioparallel.spark.group_requests import GroupSettings, Position
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.secured import ListenerName
 from tests.conftest import PASSWORD

@@ -14,12 +14,12 @@ import pytest
 
 from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.testing import DeliveryChecker, LocalKafka
+from aioparallel.testing.brokers.ports import free_ports
 from aioparallel.testing.event_log import EventKind, EventTail, read_events
 from aioparallel.testing.processes.child import Child
 from tests.support.children.web import QUICK
 from tests.support.kafka.filling import Message, fill
 from tests.support.kafka.reading import committed
-from tests.support.newcomer import free_port
 from tests.support.waiting import DEADLINE, until
 
 pytestmark = pytest.mark.real
@@ -35,7 +35,7 @@ class Server:
     """One application in a process of its own."""
 
     def __init__(self, servers: str, kind: str, directory: Path, suffix: str, number: int = 0, *rest: str) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.events = directory / f"{number}.events"
         self.child = Child.of_module(
             kind,
@@ -207,7 +207,7 @@ async def test_a_failure_ends_the_application(mortal_kafka: LocalKafka, kind: st
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_a_start_without_a_broker_can_be_interrupted(kind: str, number: signal.Signals, tmp_path: Path) -> None:
     """It does not wait for ``connect_timeout``, which is 30 s."""
-    server = Server(f"127.0.0.1:{free_port()}", kind, tmp_path, "-none")
+    server = Server(f"127.0.0.1:{free_ports(1)[0]}", kind, tmp_path, "-none")
     async with server.child:
         await until(lambda: "making orders" in server.child.log.read_text())
         began = time.monotonic()

@@ -10,8 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from aioparallel.testing.brokers.ports import free_ports
 from aioparallel.testing.processes.child import Child
-from tests.support.newcomer import free_port
 from tests.support.waiting import SLACK, until
 
 KINDS = pytest.mark.parametrize("kind", ["uvicorn", "aiohttp"])
@@ -21,7 +21,7 @@ class Server:
     """One of ``tests/support/children/service.py``."""
 
     def __init__(self, kind: str, trouble: str, directory: Path) -> None:
-        self.port = free_port()
+        (self.port,) = free_ports(1)
         self.child = Child.of_module(
             kind,
             "tests.support.children.service",

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from aioparallel.jvm.programs import run_program
+from aioparallel.jvm.maven import run_program
 
 __all__ = ["JavaPrograms", "JavaProgramsMissing", "build"]
 

@@ -28,7 +28,7 @@ def come_back(kafka: LocalKafka) -> None:
     while before & {node.port for node in nodes}:
         nodes._write_properties()
     for node in nodes:
-        node.run()
+        node.start()
     nodes.wait_until_ready(nodes.brokers.values(), 60.0)
 
 

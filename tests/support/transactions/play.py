@@ -330,8 +330,8 @@ class World:
         self.broker.faults.heal()
         self.broker.transactions.marker_delay = 0.0
         self.broker.is_coordinator_available = True
-        for node in self.broker.nodes.numbers:
-            if self.broker.nodes.is_stopped(node):
+        for node in self.broker.numbers:
+            if self.broker.is_stopped(node):
                 self.broker.start_node(node)
             self.broker.unhang(node)
         for member in self.members:

@@ -171,7 +171,7 @@ OPTIONS: dict[str, Right] = {
 }
 CONSUMER: dict[str, Right] = {
     **OPTIONS,
-    "topics": text,
+    "topics": lambda value: text(value) or value == {"x"},
     "bootstrap_servers": text,
     "group_id": text,
     "client": optional(never),

@@ -56,7 +56,7 @@ def nothing_is_left(kind: str, scenario: Callable[[], Stage], play: Callable[[St
             if isinstance(loop, RecordingLoop):
                 assert not loop.timers()
             assert not stage.broker.group(GROUP).members
-            assert not stage.broker.nodes.connections(1)
+            assert not stage.broker.connections(1)
             assert not stage.open_resources
 
         runner.run(main())

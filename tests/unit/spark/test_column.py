@@ -162,15 +162,39 @@ def test_mistakes_of_columns() -> None:
 
 
 def test_a_partial_of_a_function_of_this_program_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In processes of an executor, which could not import it; and is told here."""
+    """In processes of an executor, which could not import it: on the driver, wherever the handler has it."""
 
     def shout(text: str) -> str:
         return text.upper()
 
-    shout.__module__, shout.__qualname__ = "__main__", "shout"
-    monkeypatch.setattr(sys.modules["__main__"], "shout", shout, raising=False)
-    for given in (partial(map, shout), partial(partial(sorted, key=shout), reverse=True)):
-        with pytest.raises(
-            ConfigurationError, match="belongs to this program, which the worker it is sent to does not run"
+    class Shouting:
+        pass
+
+    for mine in (shout, Shouting):
+        mine.__module__, mine.__qualname__ = "__main__", mine.__name__
+        monkeypatch.setattr(sys.modules["__main__"], mine.__name__, mine, raising=False)
+    for given in (
+        partial(map, shout),
+        partial(partial(sorted, key=shout), reverse=True),
+        partial(map, [shout]),
+        partial(map, Shouting()),
+    ):
+        handler = in_processes(given)
+
+        async def calls(row: Any, handler: Any = handler) -> Any:
+            return await handler(row)
+
+        for refused in (
+            lambda handler=handler: parallel_map(handler, schema="n int"),
+            lambda calls=calls: parallel_map(calls, schema="n int"),
+            lambda handler=handler: async_udf(returns="int")(handler).on_executor(),
+            lambda calls=calls: async_udf(returns="int")(calls).on_executor(),
         ):
-            parallel_map(in_processes(given), schema="n int")
+            with pytest.raises(ConfigurationError, match=r"belongs to this program, .* put it into a module"):
+                refused()
+
+
+def test_a_partial_of_a_function_of_a_module_is_sent() -> None:
+    """In a column, too, although a partial has no name."""
+    column = async_udf(returns="string")(in_processes(partial(str.removeprefix, "abc")))
+    assert run_locally(column, ["a", "ab", "b"]) == ["bc", "c", "abc"]

@@ -19,9 +19,8 @@ from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import BrokerUnreachable
 from aioparallel.records.record import TopicPartition
 from aioparallel.spark import group_offsets
-from aioparallel.spark.group_marks import Position, mark_of, stranger
 from aioparallel.spark.group_offsets import GroupCommitter
-from aioparallel.spark.group_requests import Users
+from aioparallel.spark.group_requests import Position, Users, mark_of, stranger
 
 RAW = TopicPartition("raw", 0)
 WORK = TopicPartition("work", 0)

@@ -18,7 +18,7 @@ from aioparallel.engine.flow.work import OnError
 from aioparallel.records.errors import ConfigurationError, InvalidOutput
 from aioparallel.spark import async_udf, parallel_map, run_locally
 from aioparallel.spark.builders import builder_of
-from aioparallel.spark.ddl import read_type
+from aioparallel.spark.schemas import type_of
 
 DAY = types.DayTimeIntervalType(0, 0)
 SECOND = types.DayTimeIntervalType()
@@ -27,7 +27,7 @@ ODD = datetime.timezone(datetime.timedelta(microseconds=1))
 
 
 def kind_of(kind: str | types.DataType) -> types.DataType:
-    return read_type("type", kind) if isinstance(kind, str) else kind
+    return type_of("type", kind) if isinstance(kind, str) else kind
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def kind_of(kind: str | types.DataType) -> types.DataType:
         (SECOND, 5, "wants a timedelta"),
         (SECOND, pd.Timedelta(1, "ns"), "wants a timedelta"),
         (SECOND, np.timedelta64(1, "s"), "wants a timedelta"),
-        (DAY, datetime.timedelta(hours=25), "of its unit, without a rest"),
+        (DAY, datetime.timedelta(hours=25), "a timedelta of whole days"),
         (types.TimeType(6), 5, "wants a time"),
         (types.TimeType(6), datetime.time(1, tzinfo=UTC), "without a time zone"),
         (types.TimeType(3), datetime.time(1, 0, 0, 1), "3 digits"),
@@ -206,9 +206,9 @@ FOLDED = types.StringType("UTF8_LCASE")
 def test_maps_whose_keys_spark_compares_in_its_own_way_are_refused(key: types.DataType) -> None:
     """{"a": 1, "A": 2} would have a key twice."""
     kind = types.ArrayType(types.MapType(key, types.IntegerType()))
-    with pytest.raises(ConfigurationError, match="keys that it holds equal would be two here"):
+    with pytest.raises(ConfigurationError, match="keys that are equal by the collation would be two"):
         async_udf(returns=kind)
-    with pytest.raises(ConfigurationError, match="keys that it holds equal would be two here"):
+    with pytest.raises(ConfigurationError, match="keys that are equal by the collation would be two"):
         parallel_map(nothing, schema=types.StructType([types.StructField("m", kind)]))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -220,6 +221,35 @@ def test_the_error_of_the_run_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Frame, "parquet", fails)
     with pytest.raises(ValueError, match="no such thing"):
         output(tmp_path / "out").write(frame(NEW))
+
+
+def test_the_error_of_the_run_is_told_over_connect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose sessions do not tell which tasks run, and raise an error of their own when asked."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise ValueError("no such thing")
+
+    monkeypatch.setattr(Frame, "parquet", fails)
+    connect = cast(SparkSession, MagicMock(spec=["catalog", "read"]))
+    with pytest.raises(ValueError, match="no such thing"):
+        ParquetOutput(connect, tmp_path / "out", "error", ()).write(frame(NEW))
+
+
+def test_files_that_vanish_while_a_run_clears_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task that ends late removes its own files: the rest is removed all the same."""
+    for name in ("a", "b"):
+        (tmp_path / "staging" / name).mkdir(parents=True)
+        (tmp_path / "staging" / name / "file").touch()
+    unlink = os.unlink
+
+    def removed_by_its_task(*arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        unlink(*arguments, **options)
+        unlink(*arguments, **options)
+
+    monkeypatch.setattr(os, "unlink", removed_by_its_task)
+    LocalFiles().remove(str(tmp_path / "staging"))
+    assert not list(tmp_path.iterdir())
 
 
 def test_directories_of_others_are_not_put_back(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from rich.console import Console
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 from aioparallel.spark.progress import PartitionProgress, ProgressListener, QueryProgress
-from aioparallel.spark.progress_figures import first_line
+from aioparallel.spark.query_progress import first_line
 from tests.support.spark import progress_events as events
 
 RAW = [TopicPartition("raw", number) for number in range(3)]

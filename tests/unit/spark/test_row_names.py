@@ -20,7 +20,7 @@ from aioparallel import Batch, batches
 from aioparallel.records.errors import ConfigurationError, Reject
 from aioparallel.spark import SinkRow
 from aioparallel.spark.row_names import Naming, RowNames, _numbered, digest_of_row
-from aioparallel.spark.rows import columns_of
+from aioparallel.spark.schemas import columns_of
 from aioparallel.spark.sink import AioparallelDataSource, Written
 
 HERE: Final = __name__

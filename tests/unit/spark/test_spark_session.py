@@ -8,7 +8,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from aioparallel.records.errors import CheckFailed
-from aioparallel.spark.spark_session import connector_trouble, naming_the_jars, shuffle_partitions, task_slots, told
+from aioparallel.spark.spark_session import (
+    connector_trouble,
+    naming_the_jars,
+    shuffle_partitions,
+    summary_of,
+    task_slots,
+)
 
 
 class Session:
@@ -78,9 +84,9 @@ def test_no_connector_is_told_with_what_to_do() -> None:
 def test_what_java_says_in_one_line() -> None:
     """Without the gateway's objects and the traces, with the cause at the bottom, once."""
     text = "An error occurred while calling o67.load.\n: a.b.Failed: planning\n\tat a.b\nCaused by: a.c.Timeout: nobody"
-    assert told(ValueError(text)) == "a.b.Failed: planning, caused by a.c.Timeout: nobody"
-    assert told(ValueError("a.c.Timeout\n\nJVM stacktrace:\nCaused by: a.c.Timeout")) == "a.c.Timeout"
-    assert told(ValueError()) == "ValueError()"
+    assert summary_of(ValueError(text)) == "a.b.Failed: planning, caused by a.c.Timeout: nobody"
+    assert summary_of(ValueError("a.c.Timeout\n\nJVM stacktrace:\nCaused by: a.c.Timeout")) == "a.c.Timeout"
+    assert summary_of(ValueError()) == "ValueError()"
 
 
 @pytest.mark.parametrize(

@@ -227,7 +227,7 @@ def refusal(group: Group, generation: Generation, instance_id: str | None) -> Er
         lambda: group.synced(generation, instance_id),
         lambda: group.joined(generation.member_id, instance_id),
         lambda: group.commit(COMMIT, generation, 0.0, instance_id),
-        lambda: group.commit_in_transaction(COMMIT, generation, 0.0, instance_id),
+        lambda: group.commit_in_transaction(COMMIT, generation, instance_id),
     ):
         try:
             ask()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.testing.memory.log import PartitionLog, Transaction, TransactionState
+from aioparallel.testing.memory.log import PartitionLog, Transaction
 
 
 def filled(count: int) -> PartitionLog:
@@ -73,10 +73,10 @@ def test_undecided_records_bound_read_committed() -> None:
     assert log.readable_end(read_committed=True) == 2
     assert offsets(log, read_committed=True) == [0, 1]
     assert offsets(log) == [0, 1, 2, 3, 4]
-    first.state = TransactionState.ABORTED
+    first.is_committed = False
     log.end_transaction(first)
     assert log.readable_end(read_committed=True) == 3
-    second.state = TransactionState.COMMITTED
+    second.is_committed = True
     log.end_transaction(second)
     assert log.readable_end(read_committed=True) == log.end_offset == 7
     assert log.read(2, 9, read_committed=True).next_offset == 7
@@ -101,7 +101,7 @@ def test_offsets_for_times() -> None:
     log.append(None, b"open", timestamp=30, transaction=open_)
     assert [log.offset_for_time(t, read_committed=False) for t in (-1, 10, 11, 30, 31)] == [0, 1, 2, 3, None]
     assert log.offset_for_time(30, read_committed=True) is None
-    open_.state = TransactionState.COMMITTED
+    open_.is_committed = True
     log.end_transaction(open_, timestamp=99)
     assert log.offset_for_time(30, read_committed=True) == 3
     assert log.offset_for_time(40, read_committed=True) is None

@@ -1,4 +1,4 @@
-"""Schemas as DDL, read without a JVM. That Spark reads the same is tested with Spark (tests/spark/test_operator.py)."""
+"""Schemas as DDL, parsed without a JVM. Spark parses them in the same way (tests/spark/test_operator.py)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyspark.sql import types
 
 from aioparallel.records.errors import ConfigurationError
-from aioparallel.spark.ddl import read_fields, read_type
+from aioparallel.spark.schemas import columns_of, type_of
 from tests.support.spark.schemas import TYPES, structs
 
 
@@ -33,14 +33,14 @@ def columns(struct: types.StructType) -> str:
 @given(structs(TYPES))
 def test_what_is_written_is_read(struct: types.StructType) -> None:
     """Any columns, nested in any way."""
-    assert read_fields("schema", columns(struct)) == struct
-    assert read_type("returns", columns(struct)) == struct
+    assert columns_of("schema", columns(struct)) == struct
+    assert type_of("returns", columns(struct)) == struct
 
 
 @given(TYPES)
 def test_a_type_alone(kind: types.DataType) -> None:
     """Not only columns."""
-    assert read_type("returns", f" {ddl(kind)} ") == kind
+    assert type_of("returns", f" {ddl(kind)} ") == kind
 
 
 @given(st.text(st.sampled_from("ab<>(),: `'1int") | st.characters(), max_size=30))
@@ -48,7 +48,7 @@ def test_any_text(text: str) -> None:
     """Either columns or one named error."""
     said = f"schema={text!r}: "
     try:
-        found = read_fields("schema", text).fields
+        found = columns_of("schema", text).fields
     except ConfigurationError as error:
         said = str(error)
         found = []
@@ -73,13 +73,13 @@ def test_any_text(text: str) -> None:
 def test_mistakes(text: str, wrong: str) -> None:
     """Each says what it has found where."""
     with pytest.raises(ConfigurationError) as caught:
-        read_fields("schema", text)
+        columns_of("schema", text)
     assert wrong in str(caught.value)
 
 
 def test_comments_and_colons() -> None:
     """As in Spark's own texts."""
-    assert read_fields("schema", "a: int COMMENT 'what it\\'s for', b string") == types.StructType(
+    assert columns_of("schema", "a: int COMMENT 'what it\\'s for', b string") == types.StructType(
         [
             types.StructField("a", types.IntegerType(), True, {"comment": "what it's for"}),
             types.StructField("b", types.StringType()),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import datetime
 from typing import Any
 
@@ -11,8 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from aioparallel.records.errors import UnreadableRow
 from aioparallel.spark import async_udf, parallel_map
-from aioparallel.spark.rows import arguments_of, rows_of
-from aioparallel.spark.unreadable_rows import Unreadable
+from aioparallel.spark.rows import Unreadable, arguments_of, rows_of
 
 TEXTS = pa.StringArray.from_buffers(3, pa.py_buffer(b"\0\0\0\0\1\0\0\0\2\0\0\0\3\0\0\0"), pa.py_buffer(b"a\xffb"))
 YEARS = pa.array([0, -719_529, 3_000_000], pa.int32()).cast(pa.date32())
@@ -40,7 +40,7 @@ async def same(row: dict[str, Any]) -> dict[str, Any]:
 def test_rows(array: pa.Array, bad: list[int], wrong: str) -> None:
     """The others are read; of these the columns that can be are, too."""
     batch = pa.RecordBatch.from_arrays([GOOD, array], ["n", "v"])
-    rows = [row for some in rows_of([batch]).lists() for row in some]
+    rows = [row for some in rows_of([batch]) for row in some]
     assert [number for number, row in enumerate(rows) if isinstance(row, Unreadable)] == bad
     for number in bad:
         assert rows[number].readable == {"n": 10 + number}
@@ -112,7 +112,7 @@ def test_arguments_of_columns() -> None:
 
     for on_error in ("null", "emit"):
         column = async_udf(returns="string", key="v", on_error=on_error)(text)
-        given: Any = [(GOOD, TEXTS)]
+        given: Any = [pa.StructArray.from_arrays([GOOD, TEXTS], ["n", "v"])]
         out = [value for array in column.on_executor()(iter(given)) for value in array.to_pylist()]
         if on_error == "null":
             assert out == ["10a", None, "12b"]
@@ -126,7 +126,46 @@ def test_many_rows_are_read_together() -> None:
     moments = [datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)] * 1_000
     array = pa.array(moments, pa.timestamp("us", "UTC"))
     bad = MOMENTS[1:2].cast(pa.timestamp("us", "UTC"))
-    lists = list(arguments_of([pa.concat_arrays([array[:700], bad, array[701:]])]).lists())
+    column = pa.concat_arrays([array[:700], bad, array[701:]])
+    lists = list(arguments_of([pa.StructArray.from_arrays([column], ["t"])]))
     rows = [row for some in lists for row in some]
     assert [number for number, row in enumerate(rows) if isinstance(row, Unreadable)] == [700]
     assert rows[0] == rows[-1] == (moments[0],)
+
+
+class _Schema(ctypes.Structure):
+    """A type in Arrow's C data interface."""
+
+
+_Schema._fields_ = [
+    ("format", ctypes.c_char_p),
+    *((name, ctypes.c_void_p) for name in ("name", "metadata")),
+    *((name, ctypes.c_int64) for name in ("flags", "children_count")),
+    ("children", ctypes.POINTER(ctypes.POINTER(_Schema))),
+    *((name, ctypes.c_void_p) for name in ("dictionary", "release", "private")),
+]
+
+
+def in_months(counts: pa.Array) -> pa.StructArray:
+    """A struct with a field of Spark's year-month intervals, which pyarrow itself cannot make."""
+    schema, data = _Schema(), (ctypes.c_char * 80)()
+    pa.StructArray.from_arrays([counts], ["n"])._export_to_c(ctypes.addressof(data), ctypes.addressof(schema))
+    schema.children[0].contents.format = b"tiM"
+    return pa.Array._import_from_c(ctypes.addressof(data), ctypes.addressof(schema))
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_intervals_of_months_are_numbers(is_nested: bool) -> None:
+    """pyarrow has no class for their arrays: it raised KeyError."""
+    structs = in_months(pa.array([1, None, 14], pa.int32()))
+    if is_nested:
+        structs = pa.StructArray.from_arrays([pa.ListArray.from_arrays([0, 2, 3], structs), structs[:2]], ["a", "b"])
+
+    column = async_udf(returns="string")(text_of)
+    out = [value for array in column.on_executor()(iter([structs])) for value in array.to_pylist()]
+    nested = ["[{'n': 1}, {'n': None}] {'n': 1}", "[{'n': 14}] {'n': None}"]
+    assert out == (nested if is_nested else ["1", "None", "14"])
+
+
+async def text_of(*values: Any) -> str:
+    return " ".join(map(str, values))

@@ -1,23 +1,22 @@
 """Progress of streaming queries as frozen values, made from the events that Spark sends.
 
-Formats: ``StreamingQueryProgress`` of Spark 4.2. Offsets of a Kafka source are JSON text ``{"topic": {"0": 123}}``; an
-end offset is the **next one to read**, like Kafka's committed offsets. Only attributes of events are used, as their
-other forms differ between classic Spark and Spark Connect.
+Formats: ``StreamingQueryProgress`` of Spark 4.2. An end offset is the **next one to read**, like Kafka's committed
+offsets. Only attributes of events are used, as their other forms differ between classic Spark and Spark Connect.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Literal
 from uuid import UUID
 
 from aioparallel.records.record import TopicPartition
+from aioparallel.spark.topic_positions import kafka_offsets
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.listener import SourceProgress, StreamingQueryProgress
@@ -27,7 +26,7 @@ __all__ = ["PartitionProgress", "QueryProgress", "QuerySource", "QueryState", "a
 QueryState = Literal["running", "idle", "terminated"]
 
 # Batches whose durations are kept for the median.
-RECENT: Final = 20
+_RECENT: Final = 20
 
 _PACKAGE: Final = re.compile(r"^(?:[a-z_][\w$]*\.)+(?=[A-Z])")
 _TRACEBACK: Final = "Traceback (most recent call last):"
@@ -66,8 +65,7 @@ class QuerySource:
     @property
     def lag(self) -> int | None:
         """Sum of the known lags of all partitions; None if it is not Kafka, or unknown."""
-        known = [one.lag for one in self.partitions.values() if one.lag is not None]
-        return sum(known) if known else None
+        return _sum_of_known(one.lag for one in self.partitions.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,6 @@ class QueryProgress:
     """When the last batch began."""
     batch_id: int | None = None
     """None before the end of the first batch, like the values below."""
-    """None until the first batch is done; so are the figures below."""
     batch_seconds: float | None = None
     phase_seconds: Mapping[str, float] = field(default_factory=dict)
     """Seconds of the last batch by phase: ``latestOffset``, ``queryPlanning``, ``walCommit``, ``addBatch``, ..."""
@@ -129,8 +126,7 @@ class QueryProgress:
     @property
     def lag(self) -> int | None:
         """Sum of the known lags of all Kafka sources; None if there is none, or unknown."""
-        known = [source.lag for source in self.sources if source.lag is not None]
-        return sum(known) if known else None
+        return _sum_of_known(source.lag for source in self.sources)
 
     @property
     def largest_lag(self) -> tuple[TopicPartition, int] | None:
@@ -165,7 +161,7 @@ def after_batch(before: QueryProgress, progress: StreamingQueryProgress) -> Quer
         batch_id=progress.batchId,
         batch_seconds=seconds,
         phase_seconds={phase: milliseconds / 1000 for phase, milliseconds in progress.durationMs.items()},
-        recent_batch_seconds=(*before.recent_batch_seconds, seconds)[-RECENT:],
+        recent_batch_seconds=(*before.recent_batch_seconds, seconds)[-_RECENT:],
         rows=progress.numInputRows,
         rows_per_second=_finite(progress.processedRowsPerSecond),
         input_rows_per_second=_finite(progress.inputRowsPerSecond),
@@ -209,7 +205,9 @@ def _source(progress: SourceProgress) -> QuerySource:
 
 
 def _partitions(progress: SourceProgress) -> dict[TopicPartition, PartitionProgress]:
-    starts, ends, latest = map(_offsets, (progress.startOffset, progress.endOffset, progress.latestOffset))
+    given = progress.startOffset, progress.endOffset, progress.latestOffset
+    # No offset is None in classic Spark, and "null" in Spark Connect.
+    starts, ends, latest = (kafka_offsets(text or "null") or {} for text in given)
     is_behind_us = any(latest.get(partition, end) < end for partition, end in ends.items())
     found = {}
     for partition, end in sorted(ends.items()):
@@ -219,18 +217,9 @@ def _partitions(progress: SourceProgress) -> dict[TopicPartition, PartitionProgr
     return found
 
 
-def _offsets(text: str | None) -> dict[TopicPartition, int]:
-    """Parses ``{"topic": {"0": 123}}``; empty for anything else. No offset is ``None`` in classic Spark, and ``null``
-    in Spark Connect."""
-    try:
-        topics = json.loads(text or "null")
-        return {
-            TopicPartition(topic, int(partition)): int(offset)
-            for topic, partitions in topics.items()
-            for partition, offset in partitions.items()
-        }
-    except (ValueError, TypeError, AttributeError):
-        return {}
+def _sum_of_known(lags: Iterable[int | None]) -> int | None:
+    known = [lag for lag in lags if lag is not None]
+    return sum(known) if known else None
 
 
 def _finite(rate: float) -> float:
