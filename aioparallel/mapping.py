@@ -11,9 +11,9 @@ from time import perf_counter
 from types import AsyncGeneratorType, TracebackType
 from typing import Any, Generic, Self, TypeVar, cast
 
-from aioparallel.config.callables import check_arguments
+from aioparallel.config.callables import check_arguments, is_async
 from aioparallel.config.handling import Handling, Middleware, Resource, check_choice, check_time
-from aioparallel.config.policies import RetryPolicy, is_async
+from aioparallel.config.policies import RetryPolicy
 from aioparallel.engine.flow.feeding import feed
 from aioparallel.engine.flow.flow import Flow, FlowStats, Outcome, raisable
 from aioparallel.engine.flow.work import Label, OnError, Work

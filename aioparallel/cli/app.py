@@ -1,7 +1,7 @@
 """The commands and how each of them ends.
 
 A command is a function or coroutine whose options are dataclasses with a docstring after each attribute (see
-``dlq/options.py``). Options that the library describes have none (see ``meanings.py``). Its module imports at the top
+``dlq/commands.py``). Options that the library describes have none (see ``meanings.py``). Its module imports at the top
 only what the options need. Kafka clients, numpy and others are imported by the function, so that ``--help`` is fast. A
 command that returns False has failed.
 """
@@ -81,7 +81,6 @@ def run(arguments: Sequence[str]) -> int:
     Failures that the user can fix are reported as a sentence; a traceback means a defect.
     """
     # Kafka clients log conditions that pass by themselves; failures are reported below.
-    # Kafka clients speak about what passes by itself; a failure has a sentence of its own.
     logging.getLogger().addHandler(logging.NullHandler())
     try:
         passed = app(arguments, console=Console(), exit_on_error=False, print_error=False, result_action="return_value")

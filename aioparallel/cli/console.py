@@ -22,8 +22,10 @@ __all__ = [
     "as_typed",
     "confirm",
     "counted",
+    "far_time",
     "local_time",
     "make_console",
+    "moment_of",
     "plain_text",
     "require_extra",
     "say",
@@ -101,7 +103,21 @@ def counted(count: int, noun: str) -> str:
 
 def local_time(at: float) -> str:
     """A time in the local zone, to the second. ``at``: seconds since the epoch."""
-    return datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    moment = moment_of(at)
+    return far_time(at) if moment is None else moment.strftime("%Y-%m-%d %H:%M:%S")
+
+
+def moment_of(at: float) -> datetime | None:
+    """The same with its zone; None beyond the year 9999, as for timestamps in microseconds by mistake."""
+    try:
+        return datetime.fromtimestamp(at).astimezone()
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def far_time(at: float) -> str:
+    """How to write a time that has no date."""
+    return f"@{at:.3f}"
 
 
 def age(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What help says of an option that the library has, too: the library's own words."""
+"""Help texts of options that the library has as well: taken from the library's docstrings."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ Meanings = Callable[[], Mapping[str, str]]
 
 
 def means(meanings: Meanings, **names: str) -> Callable[[type[T]], type[T]]:
-    """Decorate a dataclass of options of a command: its fields without a docstring mean what ``meanings`` has.
+    """A decorator for a dataclass of command options: fields without a docstring get their meaning from ``meanings``.
 
-    ``names``: by the name of a field, the library's name of the option, where the two differ.
+    ``names``: the library's name of an option, by the name of the field, where they differ.
     """
 
     def decorate(kind: type[T]) -> type[T]:
@@ -33,12 +33,12 @@ def means(meanings: Meanings, **names: str) -> Callable[[type[T]], type[T]]:
 
 
 def of_dataclass(kind: type) -> Meanings:
-    """The meanings of its fields."""
+    """The meanings of a dataclass's fields."""
     return lambda: {one.name: one.meaning for one in options_of(kind)}
 
 
 def in_class(file: str, name: str) -> Meanings:
-    """The meanings in the docstring of a class, which is not imported: that would load Kafka clients.
+    """The meanings in the docstring of a class. It is not imported, because that would load Kafka clients.
 
     ``file``: the path of its module within the package.
     """
@@ -52,7 +52,7 @@ def in_class(file: str, name: str) -> Meanings:
 
 
 class _Docstring:
-    """A docstring with a line for each field that has none, put together when help asks for it."""
+    """A docstring with a line for each field that has none, built when help reads it."""
 
     def __init__(self, kind: type, meanings: Meanings, names: Mapping[str, str]) -> None:
         self._kind = kind
@@ -63,7 +63,7 @@ class _Docstring:
     def __get__(self, instance: object, owner: type) -> str:
         meanings, flags = self._meanings(), {one.name for one in dataclasses.fields(self._kind)}
         lines = [
-            f":param {option}: {_said(meanings[self._names.get(option, option)], flags)}"
+            f":param {option}: {_as_help(meanings[self._names.get(option, option)], flags)}"
             for statement, below in attribute_docstrings(self._kind)
             if below is None and isinstance(statement, ast.AnnAssign)
             for option in [ast.unparse(statement.target)]
@@ -71,8 +71,8 @@ class _Docstring:
         return "\n".join([self._text, "", *lines])
 
 
-def _said(meaning: str, flags: Collection[str]) -> str:
-    """In Markdown, on one line, in the words of a command line."""
+def _as_help(meaning: str, flags: Collection[str]) -> str:
+    """The meaning in Markdown, on one line, with flags instead of options."""
     text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+)`", r"`\1`", " ".join(meaning.split())).replace("``", "`")
     text = re.sub(rf"`({'|'.join(flags)})`", lambda found: f"`--{found[1].replace('_', '-')}`", text)
     return text[0].upper() + text[1:].replace("None:", "Not given:")

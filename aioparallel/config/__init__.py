@@ -1,10 +1,10 @@
-"""The options: what they mean, and what is refused, before anything begins.
+"""The options: their meaning, and their checks at construction.
 
 ::
 
-    callables.py    checks what a user gives to be called
-    extension.py    ``Extension``: what is added to a consumer, and its hooks
-    handling.py     the options that know no Kafka: order, bounds, times
+    callables.py    checks functions that the user passes
+    extension.py    ``Extension``: adds something to a consumer through hooks
+    handling.py     the options that do not depend on Kafka: order, limits, timeouts
     option_docs.py  shows options in ``help()`` and on the reference page
     options.py      ``Options``: all of a consumer's
     policies.py     options in groups: retries, failures, producing, transactions

@@ -1,18 +1,18 @@
-"""What a user gives to be called, checked before it is."""
+"""Checks functions that the user passes."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 
-from aioparallel.config.policies import is_async
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["check_arguments", "check_async", "check_interface", "check_plain"]
+__all__ = ["check_arguments", "check_async", "check_interface", "check_plain", "is_async"]
 
 
 def check_arguments(function: Callable[..., object], name: str, wanted: str, arguments: int) -> None:
-    """Raises ConfigurationError for what cannot be called with so many arguments; ``wanted`` says which."""
+    """Raises ConfigurationError unless the function takes this number of positional arguments. ``wanted`` describes
+    them for the message."""
     try:
         inspect.signature(function).bind(*[None] * arguments)
     except TypeError as error:
@@ -46,7 +46,8 @@ def check_plain(function: object, name: str, wanted: str) -> None:
 
 
 def check_async(function: object, name: str, wanted: str, arguments: int) -> None:
-    """Raises ConfigurationError for what is no async function of so many arguments; ``wanted`` says which."""
+    """Raises ConfigurationError unless it is an async function that takes this number of positional arguments.
+    ``wanted`` describes them for the message."""
     if inspect.iscoroutine(function):
         function.close()
         raise ConfigurationError(name, function, "is a call of a function: give the function itself, without ()")
@@ -56,12 +57,12 @@ def check_async(function: object, name: str, wanted: str, arguments: int) -> Non
     called: object = getattr(function, "__call__", None)  # noqa: B004 - of an object; a function has none of its own
     if inspect.isgeneratorfunction(function) or inspect.isgeneratorfunction(called):
         raise ConfigurationError(name, function, "must be an `async def` function, this is a plain one with `yield`")
-    # Of the function itself: what is made of one may have its name.
+    # Only for a plain function: a wrapper of a lambda may have copied its name.
     if type(function).__name__ == "function" and getattr(function, "__name__", None) == "<lambda>":
         raise ConfigurationError(
             name,
             function,
-            "must be an `async def` function, or a partial of one: what a lambda gives is known when it is called",
+            "must be an `async def` function, or a partial of one: what a lambda returns is unknown until it is called",
         )
     if not is_async(function):
         raise ConfigurationError(
@@ -70,3 +71,14 @@ def check_async(function: object, name: str, wanted: str, arguments: int) -> Non
             "must be an `async def` function, or a partial, a method, a `__call__` or a wrapper (functools.wraps) of "
             "one; one that blocks, or computes, becomes a handler by in_threads(function), or in_processes(function)",
         )
+
+
+def is_async(function: object) -> bool:
+    """Whether a function is declared with ``async def``: itself, the function of a partial or a method, its
+    ``__call__``, or the function that ``functools.wraps`` wrapped. The function is not called."""
+    while function is not None:
+        for one in (function, getattr(function, "__call__", None)):  # noqa: B004
+            if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
+                return True
+        function = getattr(function, "__wrapped__", None)
+    return False

@@ -1,11 +1,11 @@
 """Everything that is added to a consumer is an :class:`Extension`.
 
-The life of a consumer, and the hooks in it::
+The stages of a consumer, and the hooks that are called::
 
     the consumer is made                   client, attach, topics
     it is entered (async with)             check
     the run begins                         handlers, start
-        │  the group is joined             work (beside the run, until it ends)
+        │  the group is joined             work (in the background, until the run ends)
         │
         ├─ partitions are assigned         assigned ─▶ a PartitionState for each
         │    their offsets are read        restore, until each partition is ready
@@ -20,8 +20,8 @@ The life of a consumer, and the hooks in it::
         ▼  the run is over                 stop
     the consumer is left                   close
 
-A hook that nobody overrides is never called and costs nothing. The same hook of several extensions is called in the
-order of the extensions; ``released``, ``stop`` and ``close`` in the reverse order.
+A hook that is not overridden is never called and costs nothing. The same hook of several extensions is called in the
+order of the extensions; ``released``, ``stop`` and ``close`` in reverse order.
 """
 
 from __future__ import annotations
@@ -71,21 +71,21 @@ class ConsumerContext:
     fail: Callable[[BaseException], None]
     """Ends the run, which raises this error."""
     is_running: Callable[[], bool]
-    """Whether records are read and run: false before the run, and from the moment when it begins to end."""
+    """Whether records are read and run: false before the run, and as soon as it begins to end."""
     partitions: Callable[[], Collection[TopicPartition]]
     """The partitions that the consumer has now."""
 
 
 class PartitionState:
-    """What an extension keeps for one partition while the consumer has it: from its assignment until it is revoked.
+    """What an extension keeps for one partition, from its assignment until it is revoked.
 
-    Every method does nothing by default. None of them may wait: they are called for each record.
+    Every method does nothing by default. None of them may block: they are called for each record.
     """
 
     __slots__ = ()
 
     def select(self, records: Sequence[Record[Any, Any]]) -> Sequence[Record[Any, Any]]:
-        """Return those of these records that are to run. They were fetched now and ascend by offset.
+        """Return those of these newly fetched records that should run. They are in order of offset.
 
         The others are complete at once.
         """
@@ -121,19 +121,19 @@ class Extension:
     """Adds something to a consumer: ``ParallelConsumer(..., extensions=[MyExtension()])``.
 
     Override the hooks that you need; each does nothing by default. The module has a diagram of when they are called.
-    All of them run on the event loop of the consumer. What a hook raises ends the run, unless it says otherwise.
-    Each consumer needs extensions of its own.
+    All of them run on the event loop of the consumer. An exception from a hook ends the run, unless its description
+    says otherwise. Each consumer needs its own extensions.
     """
 
     # -- the consumer -----------------------------------------------------------------------------------
 
     def attach(self, consumer: ConsumerContext) -> None:
-        """The extension belongs to this consumer now, which is being made. Raises ConfigurationError for options that
-        do not go with it."""
+        """The extension now belongs to this consumer, which is being made. Raises ConfigurationError for options that
+        cannot be combined with it."""
 
     def topics(self) -> Mapping[str, str]:
-        """Return the topics that the extension writes by itself, and the option that names each. The consumer refuses
-        to read them. A pattern of topics leaves them out."""
+        """Return the topics that the extension writes itself, each with the option that names it. The consumer refuses
+        to read them, and topic patterns leave them out."""
         return {}
 
     async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
@@ -141,12 +141,12 @@ class Extension:
         seconds. Raises ConfigurationError, ClientError, TimeoutError."""
 
     def handlers(self, handlers: Handlers) -> Handlers:
-        """Return what runs in place of the handler, or of the handlers by topic, of the user."""
+        """Return what runs instead of the user's handler, or handlers by topic."""
         return handlers
 
     async def close(self) -> None:
-        """The consumer is left, all is committed. Called once for each consumer that was entered, also where that
-        failed. Cancelled after 10 seconds."""
+        """The consumer is left, and everything is committed. Called once for each consumer that was entered, even if
+        that failed. Cancelled after 10 seconds."""
 
     # -- the run ----------------------------------------------------------------------------------------
 
@@ -154,22 +154,22 @@ class Extension:
         """The run begins. The group is joined next. Cancelled if the run ends meanwhile."""
 
     async def work(self) -> None:
-        """Runs beside the records until it is cancelled. Returns early if there is nothing to do."""
+        """Runs in the background until it is cancelled. May return early if there is nothing to do."""
 
     async def finish(self) -> None:
-        """The run ends and everything is committed. What this brings (``has_news``) is committed once more. Cancelled
-        on a hurried stop, and after 60 seconds."""
+        """The run ends and everything is committed. If this leads to changes (``has_news``), they are committed once
+        more. Cancelled by a stop without draining, and after 60 seconds."""
 
     async def stop(self) -> None:
-        """The run is over, after the last commit. Called if :meth:`start` was called, also if that failed. After a run
-        that failed it is called when the consumer is left. Cancelled after 60 seconds, or 5 seconds after a hurried
+        """The run is over, after the last commit. Called if :meth:`start` was called, even if that failed. After a
+        failed run it is called when the consumer is left. Cancelled after 60 seconds, or 5 seconds after a hurried
         stop."""
 
     # -- partitions -------------------------------------------------------------------------------------
 
     def assigned(self, session: Session) -> PartitionState | None:
-        """A partition was assigned. Return what is kept for it, or None. Another call for the same partition means that
-        its log was made anew, or that the consumer has lost the partition and got it back."""
+        """A partition was assigned. Return its state, or None. Another call for the same partition means that its
+        topic was created anew, or that the consumer has lost the partition and got it back."""
         return None
 
     async def restore(
@@ -178,33 +178,33 @@ class Extension:
         """Read what was saved for these partitions; their records wait until then. ``positions``: where each begins;
         None: nothing is committed.
 
-        Nobody else commits for them any more, so what was saved does not change. Returns the partitions that are ready,
-        within ``timeout`` seconds. The others are asked for again, also after a TimeoutError: go on there where this
-        call has ended. Raises ClientError if waiting cannot help.
+        No other member commits for them any more, so what was saved does not change. Returns the partitions that are
+        ready, within ``timeout`` seconds. The others are requested again, also after a TimeoutError: continue where
+        this call has ended. Raises ClientError if waiting cannot help.
         """
         return positions.keys()
 
     def released(self, partition: TopicPartition) -> None:
-        """The partition was revoked or lost. Its last commit, if there is one, has been answered."""
+        """The partition was revoked or lost. Its last commit, if any, has been answered."""
 
     # -- attempts ---------------------------------------------------------------------------------------
 
     def may_attempt(self, record: Record[Any, Any]) -> None:
-        """An attempt is about to begin; key and value are bytes. What this raises is the attempt's failure:
-        :class:`~aioparallel.RetryLater` puts it off."""
+        """An attempt is about to begin; key and value are bytes. An exception fails the attempt;
+        :class:`~aioparallel.RetryLater` delays it."""
 
     def before_attempt(self, record: Record[Any, Any]) -> None:
         """Like :meth:`may_attempt`, with key and value deserialised."""
 
     async def attempt(self, item: Any, call_next: CallNext) -> object:
-        """Run the attempt: ``return await call_next(item)``. The result is what the handler gives, its outputs for
-        example, and what it raises. ``item``: the record, or the batch of a batch handler. This is middleware; that of
-        the user runs within it."""
+        """Run the attempt: ``return await call_next(item)``. Returns the handler's result, such as its outputs, and
+        raises its exceptions. ``item``: the record, or the batch of a batch handler. This is middleware, outside of the
+        user's."""
         return await call_next(item)
 
     def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
-        """Return where records go that failed for good. ``sink``: where they would go; None: nowhere. Called when the
-        run begins."""
+        """Return the sink for records that failed for good. ``sink``: the one that would be used; None: there is none.
+        Called when the run begins."""
         return sink
 
     # -- commits ----------------------------------------------------------------------------------------
@@ -214,37 +214,36 @@ class Extension:
     ) -> Mapping[TopicPartition, CommitFault]:
         """These positions are committed next. Save what belongs to them, within ``timeout`` seconds.
 
-        Returns the partitions that must not be committed now, and why: they are tried again at the next commit. What is
-        saved may be newer than the position, never older. Not called twice at a time for one group. Cancelled if
-        it takes much longer than ``timeout``, or when nobody waits any more: a thread that it has started goes on.
+        Returns the partitions that must not be committed now, with the reason: they are tried again at the next commit.
+        What is saved may be newer than the position, never older. Calls for one group do not overlap. Cancelled if it
+        takes much longer than ``timeout``, or if the commit is no longer needed; a thread that it has started goes on.
         """
         return {}
 
     def commit_outputs(self, partition: TopicPartition, committed: Committed) -> Sequence[Outgoing]:
-        """Return what is written in the same transaction as this position. Only with ``Transactions``."""
+        """Return outputs to write in the same transaction as this position. Only with ``Transactions``."""
         return ()
 
     def commit_outputs_too_large(self) -> None:
-        """The brokers have refused one of these for its size, and the transaction is tried again."""
+        """The brokers have refused one of :meth:`commit_outputs` for its size, and the transaction is tried again."""
 
     # -- replacements: at most one extension of a consumer has each ----------------------------------------
 
     def client(self, group_id: str, member_of: Callable[[str], Client]) -> Client | None:
         """Return the client that reads for this group; ``member_of(group_id)`` makes the usual one. Called before
-        :meth:`attach`, and not if the user gave a client."""
+        :meth:`attach`, unless the user passed a client."""
         return None
 
     def output_sinks(self) -> tuple[OutputSink, LetterBox] | None:
-        """Return where outputs and dead letters go in place of the producer."""
+        """Return where outputs and dead letters go instead of the producer."""
         return None
 
     def commit_strategy(self, group: GroupContext) -> CommitStrategy | None:
-        """Return where positions are kept and who writes them, in place of the consumer group. Called when the run
-        begins."""
+        """Return what keeps and writes positions instead of the consumer group. Called when the run begins."""
         return None
 
     def admission(self, processor: Processor) -> Admission | None:
-        """Return how fetched records come to run, and when their offsets are complete. Called when the run begins."""
+        """Return what admits fetched records and decides when offsets are complete. Called when the run begins."""
         return None
 
     def priorities(self) -> Priorities | None:
@@ -252,19 +251,19 @@ class Extension:
         return None
 
     arrival_topics: Collection[str] = ()
-    """Topics in which the consumer notes when records arrived, by its own clock."""
+    """Topics for which the consumer keeps the arrival time of each record, by its own clock."""
 
-    # -- looking ----------------------------------------------------------------------------------------
+    # -- monitoring -------------------------------------------------------------------------------------
 
     def problems(self) -> Iterable[Problem]:
-        """Return what somebody should look at now, for ``health()``."""
+        """Return the current problems, for ``health()``."""
         return ()
 
     def stats(self, found: Stats) -> Stats:
-        """Return the statistics with what the extension knows."""
+        """Return the statistics with those of the extension added."""
         return found
 
 
 def overrides(one: object, base: type, name: str) -> bool:
-    """Whether the class of ``one`` has its own ``name``, and not that of ``base``."""
+    """Whether the class of ``one`` overrides the attribute ``name`` of ``base``."""
     return getattr(type(one), name) is not getattr(base, name)

@@ -1,4 +1,4 @@
-"""Shows options in ``help()``. A dataclass declares them; no second list of their names, types or defaults is kept.
+"""Shows options in ``help()``. A dataclass declares them; there is no second list of names, types or defaults.
 
 ::
 
@@ -13,8 +13,8 @@
         commit_interval: float = 1.0
         '''Seconds from one commit to the next.'''
 
-The text below a field is its meaning. A comment like ``# -- Commits --`` starts a group; fields of one title are one
-group, also where they are inherited. docs/reference.md and the help of the command line read the same text.
+The text below a field is its meaning. A comment like ``# -- Commits --`` starts a group. Fields below the same title
+form one group, including inherited ones. docs/reference.md and the help of the command line use the same text.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ __all__ = [
 T = TypeVar("T")
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
-# Compiled when they are used: an import needs none of them.
+# Patterns as text, because importing this module must not compile them.
 _GROUP: Final = r" *# -- (.+?) -+$"
 DESCRIBED: Final = r"(?ms)^((?:``\w+``(?:, )?)+): (.*?)(?=\n``\w+``[:,]|\n\n|\Z)"
 """Lines of a docstring that describe parameters: their names, and the meaning."""
@@ -72,9 +72,9 @@ class Option(NamedTuple):
 def options_of(kind: type, described_by: Callable[..., object] | None = None) -> list[Option]:
     """The public fields of a dataclass, those of its bases first, group by group.
 
-    ``described_by``: a function whose docstring has the meanings; without it each stands below its field.
+    ``described_by``: a function whose docstring has the meanings; None: each is below its field.
 
-    Raises Undocumented for a field without a meaning, OSError where there is no source.
+    Raises Undocumented for a field without a meaning, and OSError without source code.
     """
     meanings = None if described_by is None else _meanings(described_by.__doc__)
     lists = [
@@ -86,7 +86,7 @@ def options_of(kind: type, described_by: Callable[..., object] | None = None) ->
 
 
 def attribute_docstrings(kind: type) -> Iterator[tuple[ast.AnnAssign | ast.Assign, str | None]]:
-    """The public attributes that the body of a class assigns or declares, each with the text below it."""
+    """The public attributes that the body of a class declares or assigns, each with its docstring."""
     (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     assert isinstance(declared, ast.ClassDef)
     for statement, after in zip(declared.body, [*declared.body[1:], None], strict=True):
@@ -130,8 +130,8 @@ def _default(value: ast.expr | None, source: str) -> str | None:
 
 
 def described(docstring: str | None) -> Iterator[tuple[list[str], str]]:
-    """The parameters that a docstring describes, and how: ````name``: meaning`` or ````one``, ``two``: meaning`` at the
-    beginning of a line."""
+    """The parameters that a docstring describes, with their meanings: ````name``: meaning`` or ````one``, ``two``:
+    meaning`` at the beginning of a line."""
     for found in re.finditer(DESCRIBED, inspect.cleandoc(docstring or "")):
         yield re.findall(r"\w+", found[1]), found[2]
 
@@ -141,7 +141,7 @@ def _meanings(docstring: str | None) -> dict[str, str]:
 
 
 def documented(kind: type[T]) -> type[T]:
-    """Decorate a dataclass: its docstring shows its fields."""
+    """A decorator for a dataclass: its docstring lists its fields."""
     kind.__doc__ = _Manual(kind.__doc__, lambda _: options_of(kind))  # type: ignore[assignment]
     return kind
 
@@ -149,13 +149,13 @@ def documented(kind: type[T]) -> type[T]:
 def takes_options(
     kind: type, *, without: Collection[str] = (), defaults: Mapping[str, str] | None = None
 ) -> Callable[[Taker], Taker]:
-    """Decorate a function, or a class, that passes ``**options`` on to the dataclass ``kind``: its signature has the
-    fields as parameters.
+    """A decorator for a function or class that passes ``**options`` to the dataclass ``kind``: the fields become
+    parameters in its signature.
 
-    The docstring of a class lists all parameters that it does not describe itself: those that are fields, and those
-    that a base class describes.
+    The docstring of a class then lists the parameters that it does not describe itself: fields, and parameters that a
+    base class describes.
 
-    ``without``: fields that it does not take. ``defaults``: other defaults, as text.
+    ``without``: fields to leave out. ``defaults``: other defaults, as text.
     """
     defaults = defaults or {}
 
@@ -172,8 +172,8 @@ def takes_options(
 
 
 def describes_like(other: Callable[..., object]) -> Callable[[Taker], Taker]:
-    """Decorate a function: the parameters that it shares with ``other`` and does not describe itself are described in
-    the words of that one, at the end of its docstring."""
+    """A decorator for a function: appends the descriptions of the parameters that it shares with ``other`` and does
+    not describe itself."""
 
     def decorate(function: Taker) -> Taker:
         if function.__doc__ is not None:
@@ -190,7 +190,7 @@ def describes_like(other: Callable[..., object]) -> Callable[[Taker], Taker]:
 
 
 def options_taken(taker: type) -> list[Option]:
-    """What the docstring of a class lists that is decorated with :func:`documented` or :func:`takes_options`."""
+    """The options in the docstring of a class with :func:`documented` or :func:`takes_options`."""
     manual = vars(taker)["__doc__"]
     return manual.options() if isinstance(manual, _Manual) else []
 
@@ -198,7 +198,7 @@ def options_taken(taker: type) -> list[Option]:
 class _Manual:
     """A docstring that ends with a list of options.
 
-    It is put together when it is read: parsing the source takes longer than the rest of an import.
+    Built when it is first read: parsing the source takes longer than the rest of the import.
     """
 
     def __init__(self, own: str | None, options: Callable[[str], list[Option]]) -> None:
@@ -213,7 +213,7 @@ class _Manual:
         if self._text is None:
             try:
                 self._text = "\n".join([self._own, *_lines(self.options())])
-            except (OSError, TypeError, SyntaxError):  # there is no source, or another one by now
+            except (OSError, TypeError, SyntaxError):  # the source is missing, or has changed
                 self._text = self._own
         return self._text
 
@@ -221,7 +221,7 @@ class _Manual:
 def _listed(
     classes: tuple[type, ...], signature: inspect.Signature, kind: type, defaults: Mapping[str, str], own: str
 ) -> list[Option]:
-    """``classes``: one that takes options and its bases. ``own``: its docstring."""
+    """``classes``: the class that takes options, and its bases. ``own``: its docstring."""
     described_there = _meanings(own)
     others = {name: one for name, one in signature.parameters.items() if name not in described_there}
     fields = {one.name: one for one in options_of(kind) if one.name in others}
@@ -249,7 +249,7 @@ def _lines(options: list[Option]) -> Iterator[str]:
 
 
 class _Signature(inspect.Signature):
-    """Prints a parameter a line, and types without their modules."""
+    """Prints one parameter per line, and types without their modules."""
 
     __slots__ = ()
 
@@ -293,7 +293,7 @@ def _value(default: object) -> str | None:
 
 
 class _Text(str):
-    """A default that is computed, in words."""
+    """Text for a default that is computed."""
 
     __slots__ = ()
 
@@ -325,5 +325,5 @@ def _signature(
 def _types(kind: type) -> dict[str, Any]:
     try:
         return get_type_hints(kind)
-    except NameError:  # of what only type checkers import
+    except NameError:  # a name that only type checkers import
         return {}

@@ -342,7 +342,7 @@ def _check_security(options: Options) -> None:
     for name in options.client_options:
         if str(name).startswith("sasl_") or name in ("security_protocol", "ssl_context"):
             raise ConfigurationError(
-                f"client_options[{name!r}]", Hidden(options.client_options[name]), "cannot stand beside security"
+                f"client_options[{name!r}]", Hidden(options.client_options[name]), "cannot be combined with security"
             )
 
 
@@ -363,8 +363,8 @@ def _check_deduplicate(options: Options) -> None:
         raise ConfigurationError(
             "Deduplicate by",
             "key",
-            "cannot stand beside dead letters or retry topics: a record that comes back from there is older than what "
-            f"its key has seen since, and would be left out; {instead}",
+            "cannot be combined with dead letters or retry topics: a record that comes back from there is older than "
+            f"what its key has seen since, and would be left out; {instead}",
         )
     if options.ordering is Ordering.UNORDERED or (options.ordering is Ordering.KEY and options.order_by is not None):
         raise ConfigurationError(
@@ -375,7 +375,7 @@ def _check_deduplicate(options: Options) -> None:
         )
 
 
-_USE_THE_INTERVAL = "cannot stand beside Transactions: use its interval"
+_USE_THE_INTERVAL = "cannot be combined with Transactions: use its interval"
 _TRANSACTION_CHECK = 10.0
 """Seconds between a broker's checks for expired transactions
 (``transaction.abort.timed.out.transaction.cleanup.interval.ms``)."""
@@ -405,8 +405,8 @@ def _check_transactions(options: Options) -> None:
         raise ConfigurationError(
             "deduplicate",
             options.deduplicate,
-            "cannot stand beside Transactions: what was seen is not written in the transaction. Have the stage before "
-            "write in transactions, too, or leave one of them out",
+            "cannot be combined with Transactions: what was seen is not written in the transaction. Let the stage "
+            "before write in transactions as well, or leave one of them out",
         )
     _check_isolation(options, "Transactions")
 
@@ -431,27 +431,27 @@ def _check_state(options: Options) -> None:
         raise ConfigurationError(
             found,
             getattr(options, found),
-            "cannot stand beside state: the records of a key must run one after the other, as they do with ordering "
-            "KEY without order_by, or PARTITION",
+            "cannot be combined with state: the records of a key must run one after the other, as they do with "
+            "ordering KEY without order_by, or PARTITION",
         )
     if options.failures.retry_topics:
         raise ConfigurationError(
             "FailurePolicy retry_topics",
             dict(options.failures.retry_topics),
-            "cannot stand beside state: a record that comes back from there is another partition's, and finds another "
-            "state; use retry, and dead_letter",
+            "cannot be combined with state: a record that comes back from there is another partition's, and finds "
+            "another state; use retry, and dead_letter",
         )
     if options.deduplicate is not None:
         raise ConfigurationError(
             "deduplicate",
             options.deduplicate,
-            "cannot stand beside state: let apply know what it has seen, or leave one of them out",
+            "cannot be combined with state: let apply know what it has seen, or leave one of them out",
         )
     if options.commits is not None and not isinstance(options.commits, Transactions):
         raise ConfigurationError(
             "commits",
             options.commits,
-            "cannot stand beside state: keep it in that database, or use Transactions",
+            "cannot be combined with state: keep it in that database, or use Transactions",
         )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, NamedTuple, cast
+from typing import Any, Final, Literal, NamedTuple, cast, get_args
 
+from aioparallel.config.callables import is_async
+from aioparallel.config.handling import check_choice, check_count, check_time
 from aioparallel.config.option_docs import documented
 from aioparallel.config.security.secret import hidden
 from aioparallel.records.errors import ConfigurationError, RetryLater
@@ -27,7 +28,6 @@ __all__ = [
     "Transactions",
     "Verdict",
     "check_too_large",
-    "is_async",
 ]
 
 EndOfRetries = Literal["dead_letter", "skip", "stop", "release"]
@@ -48,8 +48,6 @@ OnProduced = Callable[[Record[Any, Any], Outgoing, Produced], None]
 
 TooLargeLetters = Literal["drop_value", "truncate", "hold"]
 """What happens to a dead letter that is larger than its topic allows."""
-
-_FOREVER = 1e7  # seconds; a larger value is a mistake
 
 
 @documented
@@ -88,18 +86,15 @@ class RetryPolicy:
 
     def __post_init__(self) -> None:
         for name in ("first_delay", "max_delay"):
-            _check_seconds(f"RetryPolicy {name}", getattr(self, name))
-        if not _is_number(self.multiplier) or not 1 <= self.multiplier <= 1_000:
-            raise ConfigurationError("RetryPolicy multiplier", self.multiplier, "must be from 1 to 1,000")
-        if not _is_number(self.jitter) or not 0 <= self.jitter <= 1:
-            raise ConfigurationError("RetryPolicy jitter", self.jitter, "must be from 0 to 1")
-        if self.max_attempts is not None and (not _is_whole(self.max_attempts) or self.max_attempts < 1):
-            raise ConfigurationError("RetryPolicy max_attempts", self.max_attempts, "must be None, or 1 or more")
+            check_time(f"RetryPolicy {name}", getattr(self, name), zero=True)
         for name in ("max_elapsed", "max_wait"):
             if getattr(self, name) is not None:
-                _check_seconds(f"RetryPolicy {name}", getattr(self, name))
-        if not isinstance(cast("object", self.count_waits), bool):
-            raise ConfigurationError("RetryPolicy count_waits", self.count_waits, "must be True or False")
+                check_time(f"RetryPolicy {name}", getattr(self, name), zero=True)
+        _check_range("RetryPolicy multiplier", self.multiplier, 1, 1_000)
+        _check_range("RetryPolicy jitter", self.jitter, 0, 1)
+        if self.max_attempts is not None:
+            check_count("RetryPolicy max_attempts", self.max_attempts)
+        check_choice("RetryPolicy count_waits", self.count_waits, (True, False))
         kinds: tuple[object, ...] = self.retry_on if isinstance(self.retry_on, tuple) else (self.retry_on,)
         if not all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
             raise ConfigurationError(
@@ -201,8 +196,7 @@ class FailurePolicy:
                 "must be a RetryPolicy or a plain function, and this one is async: its result is used at once, and "
                 "nothing awaits it",
             )
-        if self.give_up not in ("stop", "skip"):
-            raise ConfigurationError("FailurePolicy give_up", self.give_up, 'must be "stop" or "skip"')
+        check_choice("FailurePolicy give_up", self.give_up, ("stop", "skip"))
         check_too_large("FailurePolicy dead_letter_too_large", self.dead_letter_too_large)
         if self.dead_letter is not None:
             self._check_dead_letter()
@@ -213,7 +207,7 @@ class FailurePolicy:
         where = self.dead_letter
         if self.give_up == "skip":
             raise ConfigurationError(
-                "FailurePolicy give_up", self.give_up, "cannot stand beside dead_letter: leave one of them out"
+                "FailurePolicy give_up", self.give_up, "cannot be combined with dead_letter: leave one of them out"
             )
         if isinstance(where, str):
             if not where.strip():
@@ -231,7 +225,7 @@ class FailurePolicy:
         if not all(isinstance(name, str) and name for name in names):
             raise ConfigurationError("FailurePolicy retry_topics", topics, "must map names of topics to seconds")
         for topic, delay in topics.items():
-            _check_seconds(f"FailurePolicy retry_topics[{topic!r}]", delay)
+            check_time(f"FailurePolicy retry_topics[{topic!r}]", delay, zero=True)
         if self.dead_letter in topics:
             raise ConfigurationError("FailurePolicy dead_letter", self.dead_letter, "is one of the retry_topics")
         if isinstance(self.retry, RetryPolicy) and self.retry.is_endless and self.retry.max_wait is None:
@@ -278,10 +272,8 @@ class Deduplicate:
         topic: object = self.topic
         if not (isinstance(topic, str) and topic.strip()):
             raise ConfigurationError("Deduplicate topic", self.topic, "must be the name of a compacted topic")
-        if self.by not in ("record", "key"):
-            raise ConfigurationError("Deduplicate by", self.by, 'must be "record" or "key"')
-        if not _is_whole(self.remember) or self.remember < 1:
-            raise ConfigurationError("Deduplicate remember", self.remember, "must be 1 or more")
+        check_choice("Deduplicate by", self.by, ("record", "key"))
+        check_count("Deduplicate remember", self.remember)
 
 
 @documented
@@ -306,14 +298,10 @@ class Producing:
     ``client_options``, unless they are given here."""
 
     def __post_init__(self) -> None:
-        if not _is_whole(self.max_unacknowledged_bytes) or self.max_unacknowledged_bytes < 1:
-            raise ConfigurationError(
-                "Producing max_unacknowledged_bytes", self.max_unacknowledged_bytes, "must be 1 or more bytes"
-            )
-        _check_seconds("Producing delivery_timeout", self.delivery_timeout)
-        if self.delivery_timeout == 0:
-            raise ConfigurationError("Producing delivery_timeout", 0, "must be more than 0 seconds")
-        if self.on_produced is not None and not _is_plain(self.on_produced):
+        check_count("Producing max_unacknowledged_bytes", self.max_unacknowledged_bytes)
+        check_time("Producing delivery_timeout", self.delivery_timeout)
+        on_produced: object = self.on_produced
+        if on_produced is not None and (not callable(on_produced) or is_async(on_produced)):
             raise ConfigurationError("Producing on_produced", self.on_produced, "must be a plain function")
         if not hasattr(self.client_options, "items"):
             raise ConfigurationError("Producing client_options", self.client_options, "must be a mapping of names")
@@ -345,9 +333,7 @@ class Transactions:
 
     def __post_init__(self) -> None:
         for name in ("interval", "transaction_timeout"):
-            _check_seconds(f"Transactions {name}", getattr(self, name))
-            if getattr(self, name) == 0:
-                raise ConfigurationError(f"Transactions {name}", 0, "must be more than 0 seconds")
+            check_time(f"Transactions {name}", getattr(self, name))
         if self.interval > self.transaction_timeout / 2:
             raise ConfigurationError(
                 "Transactions interval",
@@ -364,40 +350,20 @@ class Transactions:
 
 def check_too_large(option: str, value: object) -> None:
     """Raises ConfigurationError unless ``value`` is one of :data:`TooLargeLetters`."""
-    if value not in ("drop_value", "truncate", "hold"):
-        raise ConfigurationError(option, value, 'must be "drop_value", "truncate" or "hold"')
+    check_choice(option, value, get_args(TooLargeLetters))
 
 
 _LONGEST_PREFIX: Final = 32_000
 """Bytes. A ``transactional.id``, which continues after the prefix, has at most 32,767."""
 
 
-def is_async(function: object) -> bool:
-    """Whether a function is declared with ``async def``: itself, the function of a partial or a method, its
-    ``__call__``, or the function that ``functools.wraps`` wrapped. The function is not called."""
-    while function is not None:
-        for one in (function, getattr(function, "__call__", None)):  # noqa: B004
-            if inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one):
-                return True
-        function = getattr(function, "__wrapped__", None)
-    return False
-
-
 def _is_plain(function: object) -> bool:
     return callable(function) and not is_async(function)
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _check_seconds(name: str, value: float) -> None:
-    if not (_is_number(value) and 0 <= value < _FOREVER):
-        raise ConfigurationError(name, value, "must be seconds, from 0 to 10,000,000")
+def _check_range(name: str, value: object, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ConfigurationError(name, value, f"must be from {least} to {most:,}")
 
 
 _WITHOUT_END: Final[RetryPolicy] = RetryPolicy()

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from aioparallel.config.callables import check_arguments, is_async
 from aioparallel.config.extension import PartitionState
 from aioparallel.config.handling import check_count, check_time
 from aioparallel.config.option_docs import documented
-from aioparallel.config.policies import is_async
 from aioparallel.records.errors import ConfigurationError, ConsumerStateError
 from aioparallel.records.record import Record
 from aioparallel.records.user_errors import RAISED, refuse_coroutine, repr_of
@@ -73,7 +72,8 @@ class State(Generic[S]):
             function = getattr(self, name)
             if not callable(function) or is_async(function):
                 raise ConfigurationError(f"State {name}", function, "must be a plain function")
-            _check_arguments(name, function, 2 if name == "apply" else 1)
+            wanted, count = ("a value and a record", 2) if name == "apply" else ("one argument", 1)
+            check_arguments(function, f"State {name}", wanted, count)
         for name in ("topic", "snapshots"):
             found = getattr(self, name)
             if found is not None and not (isinstance(found, str) and found.strip()):
@@ -120,15 +120,3 @@ class KeyedPartition(PartitionState):
     def state_of(self, record: Record[Any, Any]) -> Any:
         """Returns the value before this record. Raises ConsumerStateError."""
         raise NotImplementedError
-
-
-def _check_arguments(name: str, function: Callable[..., object], count: int) -> None:
-    try:
-        signature = inspect.signature(function)
-    except ValueError:
-        return  # some built-ins, such as int, have no signature
-    try:
-        signature.bind(*range(count))
-    except TypeError as error:
-        what = "a value and a record" if count == 2 else "one argument"
-        raise ConfigurationError(f"State {name}", function, f"must take {what}: {error}") from error

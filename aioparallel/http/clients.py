@@ -140,17 +140,20 @@ class Sender(ABC):
         OutOfResources without the client's own error, which may hold headers and queries."""
         params = pairs_of(request.params) if request.params else None
         deadline = self.deadlines.begin(timeout)
-        pool = self._pool
-        opened = 0 if pool is None else pool.opened
+        pool, resends = self._pool, 0
         try:
-            try:
-                answer = await self.ask(request, url, params, headers)
-            except Exception as error:
-                if not self._resends(request, headers, error, opened, 0):
-                    raise
-                answer = None
-            if answer is None:
-                answer = await self._ask_again(request, url, params, headers)
+            while True:
+                opened = 0 if pool is None else pool.opened
+                try:
+                    answer = await self.ask(request, url, params, headers)
+                    break
+                except Exception as error:
+                    if not self._resends(request, headers, error, opened, resends):
+                        raise
+                # The server had closed the connection. Resend on a new one; this counts as no attempt.
+                resends += 1
+                if pool is not None:
+                    pool.close_idle(url)  # as old as the lost one
             status, fields = self.head(answer)
             if status in self._reading.wanted:
                 if self._is_plain(fields):
@@ -171,21 +174,6 @@ class Sender(ABC):
         finally:
             self.deadlines.end(deadline)
         raise failure from None  # outside the except block, so that the client's error is not its context
-
-    async def _ask_again(self, request: Request, url: str, params: _Params, headers: Mapping[str, str]) -> Any:
-        """Resend on a new connection after one was lost: the server had closed it meanwhile. Counts as no attempt."""
-        times = 1
-        while True:
-            opened = 0
-            if self._pool is not None:
-                self._pool.close_idle(url)  # as old as the lost one
-                opened = self._pool.opened
-            try:
-                return await self.ask(request, url, params, headers)
-            except Exception as error:
-                if not self._resends(request, headers, error, opened, times):
-                    raise
-            times += 1
 
     def _resends(self, request: Request, headers: Mapping[str, str], error: Exception, opened: int, times: int) -> bool:
         """Whether to resend after ``times`` resends. ``opened``: the pool's count of connections before the request."""

@@ -83,7 +83,7 @@ class Connections(aiohttp.TCPConnector):
 
 def httpx_client(connections: int) -> tuple[httpx.AsyncClient, Connections]:
     """httpx over aiohttp's connections. Call it in a running event loop."""
-    import httpx  # noqa: PLC0415 - who takes aiohttp alone needs none
+    import httpx  # noqa: PLC0415 - not needed for aiohttp alone
     from httpx_aiohttp import AiohttpTransport  # noqa: PLC0415
 
     connector = Connections(connections, ssl=httpx.create_ssl_context())

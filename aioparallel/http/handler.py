@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final, Generic, Literal, TypedDict, TypeVar, Unpack, overload
@@ -88,20 +88,16 @@ class HttpHandler(BindableHandler, Generic[T, R]):
                 "and the index of the request, or None if a POST may be repeated or is never sent",
             )
         name = f"aioparallel.http of {name}"
-        return BoundHandler(_SessionHandler(name), {name: partial(self.opened, context)})
+        return BoundHandler(_SessionHandler(name), {name: partial(HttpSession, self, context)})
 
     @asynccontextmanager
-    async def opened(self, context: HandlerContext) -> AsyncIterator[HttpSession]:
-        """Open the client for one run."""
-        async with HttpSession(self, context) as session:
-            yield session
-
-    def alone(
+    async def alone(
         self, *, max_concurrency: int = 100, group_id: str = "test"
-    ) -> AbstractAsyncContextManager[Callable[[T], Awaitable[R]]]:
+    ) -> AsyncIterator[Callable[[T], Awaitable[R]]]:
         """The handler without a consumer, for tests: ``async with handler.alone() as handle: await handle(x)``. A host
         at its limit raises RetryLater there."""
-        return _alone(self, HandlerContext(max_concurrency, group_id))
+        async with HttpSession(self, HandlerContext(max_concurrency, group_id)) as session:
+            yield session.handle
 
     async def __call__(self, item: T) -> R:
         """Raises ConsumerStateError: only what runs the handler can open its client."""
@@ -198,12 +194,6 @@ def http_handler(
     Raises ConfigurationError for a wrong option.
     """
     return HttpHandler(request, on_response, **options)
-
-
-@asynccontextmanager
-async def _alone(handler: HttpHandler[T, R], context: HandlerContext) -> AsyncIterator[Callable[[T], Awaitable[R]]]:
-    async with handler.opened(context) as session:
-        yield session.handle
 
 
 class _SessionHandler:

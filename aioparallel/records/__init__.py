@@ -1,14 +1,14 @@
-"""A record, what happened to it, and the errors: what every other room knows.
+"""Records, their history, and the errors. Every other package imports this one.
 
 ::
 
     deferral.py        ``record.defer()``: a record that is completed later
-    error_codes.py     Kafka's error codes, and which of them pass
+    error_codes.py     Kafka's error codes, and which are retriable
     errors.py          the exception tree
-    history.py         what happened to a record: attempts, failures, where it came from
-    record.py          ``Record`` and what it is made of; ``Outgoing``, ``Failure``, ``Origin``
-    source_headers.py  headers that name the record another one was made of
-    timestamps.py      times as Kafka's logs have them
-    user_errors.py     what a user's code raises; texts of any object
+    history.py         what happened to a record: attempts, failures, its first place
+    record.py          ``Record`` and its parts; ``Outgoing``, ``Failure``, ``Origin``
+    source_headers.py  headers that name the source of a derived record
+    timestamps.py      Kafka's timestamps
+    user_errors.py     failures of user code; safe texts of any object
     wording.py         words for messages
 """

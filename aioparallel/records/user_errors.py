@@ -1,4 +1,4 @@
-"""What the code of a user raises: which of it is a failure; and texts of its errors and objects, whatever they do."""
+"""Failures of user code, and texts of its errors and objects that never raise."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Final
 __all__ = ["RAISED", "class_of", "refuse_coroutine", "repr_of", "text_of"]
 
 RAISED: Final = (Exception, asyncio.CancelledError)
-"""What a plain function of a user's may fail with. Nothing is awaited in it, so a cancellation is its own: that of a
-future that it has looked at, say."""
+"""What counts as a failure of a plain user function. It awaits nothing, so a CancelledError comes from inside, for
+example from the result of a cancelled future."""
 
 
 def refuse_coroutine(value: object) -> None:
@@ -21,7 +21,7 @@ def refuse_coroutine(value: object) -> None:
 
 
 def text_of(value: object) -> str:
-    """What it says, an exception of a user's or any other object, also where its ``__str__`` raises."""
+    """``str(value)``, or a substitute if that raises."""
     try:
         return str(value)
     except RAISED as broken:
@@ -29,7 +29,7 @@ def text_of(value: object) -> str:
 
 
 def repr_of(value: object) -> str:
-    """Of an exception its class and arguments, also where its ``__repr__``, or that of an argument, raises."""
+    """``repr(value)``, or a substitute if that raises."""
     try:
         return repr(value)
     except RAISED as broken:
@@ -37,8 +37,8 @@ def repr_of(value: object) -> str:
 
 
 def class_of(error: BaseException) -> str:
-    """Its class, with the module where that is not ``builtins``: as dead letters have it. An error of this library is
-    stored as one of ``aioparallel.errors``, whatever file has it."""
+    """The exception's class as stored in dead letters: with its module, except for builtins. Errors of this library are
+    stored with the module ``aioparallel.errors``, independently of their file."""
     kind = type(error)
     if kind.__module__ == "builtins":
         return kind.__qualname__

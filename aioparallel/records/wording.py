@@ -6,7 +6,7 @@ __all__ = ["kind_of"]
 
 
 def kind_of(value: object) -> str:
-    """What somebody gave in place of something else: ``an int``, ``a str``, ``the class ValueError``."""
+    """The kind of a wrong value, for messages: ``an int``, ``a str``, ``the class ValueError``."""
     if isinstance(value, type):
         return f"the class {value.__name__}"
     name = type(value).__name__

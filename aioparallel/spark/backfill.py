@@ -18,8 +18,8 @@ from typing import Final, TypeAlias, get_args
 
 from pyspark.sql import DataFrame, SparkSession
 
+from aioparallel.config.callables import is_async
 from aioparallel.config.handling import check_choice
-from aioparallel.config.policies import is_async
 from aioparallel.records.errors import CheckFailed, ConfigurationError
 from aioparallel.spark.checks import check, other_partitions
 from aioparallel.spark.frame_inputs import check_frame, check_paths

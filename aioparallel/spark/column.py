@@ -9,7 +9,7 @@ import itertools
 import sys
 from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
 from operator import itemgetter
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import pyarrow as pa
 from pyspark.sql import Column
@@ -17,9 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import DataType, StructField, StructType
 
+from aioparallel.config.callables import is_async
 from aioparallel.config.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.config.option_docs import describes_like
-from aioparallel.config.policies import RetryPolicy, is_async
+from aioparallel.config.policies import RetryPolicy
 from aioparallel.engine.flow.flow import Outcome
 from aioparallel.engine.flow.work import Work
 from aioparallel.handlers.batches import BatchHandler
@@ -239,24 +240,27 @@ class AsyncColumn:
         log_limits(f"async_udf({self._name})", self._work.handling.max_concurrency, self._tasks)
         run = self.on_executor()
         # Spark reads the types of its input and output from the annotations.
-        run.__annotations__ = {"structs": Iterator[pa.Array], "return": Iterator[pa.Array]}
+        given = pa.Array if len(columns) == 1 else tuple[pa.Array, ...]
+        run.__annotations__ = {"arrays": Iterator[given], "return": Iterator[pa.Array]}  # type: ignore[valid-type]
         made: Any = arrow_udf(run, self.returns)  # type: ignore[call-overload]
-        given = [F.col(one) if isinstance(one, str) else one for one in columns]
-        if key is not None:
-            given[key] = _comparable(self._name, given[key])
-        arguments = F.struct(*(column.alias(f"_{number}") for number, column in enumerate(given)))
+        # Nondeterministic: otherwise the optimizer may evaluate it twice, or for rows that a filter removes later.
+        made = made.asNondeterministic()
+        arguments = [F.col(one) if isinstance(one, str) else one for one in columns]
+        if key is None:
+            return cast("Column", made(*arguments))
+        arguments[key] = _comparable(self._name, arguments[key])
+        # Named as without the comparison.
         parameters = [*signature.parameters]
         names = map(_name_of, columns, itertools.chain(parameters, itertools.repeat(parameters[-1])))
-        # Nondeterministic: otherwise the optimizer may evaluate it twice, or for rows that a filter removes later.
-        column: Column = made.asNondeterministic()(arguments)
+        column: Column = made(*arguments)
         return column.alias(f"{run.__name__}({', '.join(names)})")
 
-    def on_executor(self) -> Callable[[Iterator[pa.StructArray]], Iterator[pa.Array]]:
-        """The function that a task runs on its partition: arrays of structs, whose fields are the arguments."""
+    def on_executor(self) -> Callable[[Iterator[Any]], Iterator[pa.Array]]:
+        """The function that a task runs on the arrays of its partition, or on tuples of arrays."""
         # Pickled only here: when the function was decorated, its module had not been executed to the end.
         shipment, kind, returns, on_error = Shipment.of(self._work), self._kind, self.returns, self._on_error
 
-        def run(structs: Iterator[pa.StructArray]) -> Iterator[pa.Array]:
+        def run(arrays: Iterator[Any]) -> Iterator[pa.Array]:
             builder, values = builder_of(returns), builder_of(kind)
 
             def build(outcomes: list[Outcome[Any, object]]) -> pa.Array:
@@ -273,7 +277,7 @@ class AsyncColumn:
                 return f"row {index} of partition {number}"
 
             with safe_errors():
-                yield from Results(build, misfit, on_error, label).of(shipment.run(arguments_of(structs), label))
+                yield from Results(build, misfit, on_error, label).of(shipment.run(arguments_of(arrays), label))
 
         run.__name__ = self._name.rpartition(".")[2]  # the name of the column begins with it
         return run

@@ -10,8 +10,8 @@ from typing import Any, Final, Generic, TypeVar
 
 from pyspark.sql import DataFrame, types
 
+from aioparallel.config.callables import is_async
 from aioparallel.config.handling import check_count
-from aioparallel.config.policies import is_async
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.rows import Unreadable
 from aioparallel.spark.schemas import BINARY_COLLATION, has_collation

@@ -63,8 +63,8 @@ def _table(rows: list[dict[str, Any]], schema: StructType | None) -> pa.Table:
 
 def _column(column: AsyncColumn, rows: Iterable[Any]) -> list[Any]:
     calls = [row if isinstance(row, tuple) else (row,) for row in rows]
-    structs = []
-    for start in range(0, len(calls), _BATCH):
-        arrays = [pa.array(values) for values in zip(*calls[start : start + _BATCH], strict=True)]
-        structs.append(pa.StructArray.from_arrays(arrays, [str(number) for number in range(len(arrays))]))
-    return [value for array in column.on_executor()(iter(structs)) for value in values_of(array)]
+    arguments = [
+        tuple([pa.array(values) for values in zip(*calls[start : start + _BATCH], strict=True)])
+        for start in range(0, len(calls), _BATCH)
+    ]
+    return [value for array in column.on_executor()(iter(arguments)) for value in values_of(array)]

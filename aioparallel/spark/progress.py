@@ -46,16 +46,19 @@ from aioparallel.spark.query_progress import (
 
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Self
+    from typing import Self, TypeAlias
 
     from pyspark.sql.streaming.listener import (
         QueryIdleEvent,
         QueryProgressEvent,
         QueryStartedEvent,
         QueryTerminatedEvent,
+        StreamingQueryProgress,
     )
 
     from aioparallel.spark.group_offsets import GroupCommitter
+
+    _Event: TypeAlias = QueryStartedEvent | StreamingQueryProgress | QueryIdleEvent | QueryTerminatedEvent
 
 __all__ = ["PartitionProgress", "ProgressListener", "QueryProgress", "QuerySource", "QueryState", "Show"]
 
@@ -175,17 +178,12 @@ class ProgressListener(StreamingQueryListener):
         """Called by Spark."""
         with self._catching():
             # With Connect the first batch may have been reported before.
-            self._hear(
-                event.runId,
-                event.id,
-                lambda before: replace(before, name=event.name, started_at=timestamp(event.timestamp)),
-            )
+            self._hear(event, lambda run: replace(run, name=event.name, started_at=timestamp(event.timestamp)))
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark."""
         with self._catching():
-            progress = event.progress
-            query = self._hear(progress.runId, progress.id, lambda before: after_batch(before, progress))
+            query = self._hear(event.progress, lambda run: after_batch(run, event.progress))
             self._commit(query)
             if query.state == "terminated":  # its last batch was reported after its end
                 self._release(query.query_id)
@@ -193,23 +191,14 @@ class ProgressListener(StreamingQueryListener):
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark."""
         with self._catching():
-            self._hear(
-                event.runId,
-                event.id,
-                lambda before: before if before.state == "terminated" else replace(before, state="idle"),
-            )
+            self._hear(event, lambda run: run if run.state == "terminated" else replace(run, state="idle"))
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802 - Spark's name
         """Called by Spark."""
         with self._catching():
             error = first_line(event.exception) if event.exception is not None else None
-            self._hear(
-                event.runId,
-                event.id,
-                lambda before: replace(
-                    before, state="terminated", error=error, error_class=event.errorClassOnException
-                ),
-            )
+            kind = event.errorClassOnException
+            self._hear(event, lambda run: replace(run, state="terminated", error=error, error_class=kind))
             self._release(event.id)
 
     def _release(self, query_id: UUID) -> None:
@@ -217,10 +206,10 @@ class ProgressListener(StreamingQueryListener):
         for shown in [shown for shown, query in list(self._readers.items()) if query == query_id]:
             self._readers.pop(shown, None)
 
-    def _hear(self, run_id: UUID, query_id: UUID, change: Callable[[QueryProgress], QueryProgress]) -> QueryProgress:
+    def _hear(self, event: _Event, change: Callable[[QueryProgress], QueryProgress]) -> QueryProgress:
         with self._heard:
-            before = self._runs.get(run_id) or QueryProgress(run_id, query_id)
-            query = self._runs[run_id] = replace(change(before), heard_at=datetime.now(UTC))
+            before = self._runs.get(event.runId) or QueryProgress(event.runId, event.id)
+            query = self._runs[event.runId] = replace(change(before), heard_at=datetime.now(UTC))
             ended = [run for run, one in self._runs.items() if one.state == "terminated"]
             for run in ended[:-_ENDED_KEPT]:
                 del self._runs[run]

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final, Literal, TextIO
+from typing import Final, Literal
 from uuid import UUID
 
 from rich.console import Console, Group, RenderableType
@@ -193,36 +193,21 @@ def _seconds(seconds: float | None) -> str:
 @contextlib.contextmanager
 def _live(console: Console, draw: Callable[[], RenderableType]) -> Iterator[None]:
     """A table at the bottom of the terminal; output and logs of the process go above it."""
-    # stdout is left alone if it is redirected.
-    is_both = sys.stdout.isatty()
-    streams = [sys.stderr, *([sys.stdout] if is_both else [])]
-    with (
-        Live(
-            console=console,
-            get_renderable=draw,
-            refresh_per_second=_REFRESHES_PER_SECOND,
-            redirect_stdout=is_both,
-            redirect_stderr=True,
-        ),
-        _handlers_redirected(streams, [sys.stderr, *([sys.stdout] if is_both else [])]),
-    ):
+    is_both = sys.stdout.isatty()  # a redirected stdout is left alone
+    names = {id(getattr(sys, name)): name for name in (["stderr", "stdout"] if is_both else ["stderr"])}
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(
+            Live(
+                console=console,
+                get_renderable=draw,
+                refresh_per_second=_REFRESHES_PER_SECOND,
+                redirect_stdout=is_both,
+                redirect_stderr=True,
+            )
+        )
+        for handler in logging.getLogger().handlers:  # they keep the streams that they were made with
+            if isinstance(handler, logging.StreamHandler) and (name := names.get(id(handler.stream))) is not None:
+                before = handler.setStream(getattr(sys, name))
+                if before is not None:
+                    stack.callback(handler.setStream, before)
         yield
-
-
-@contextlib.contextmanager
-def _handlers_redirected(before: Sequence[TextIO], after: Sequence[TextIO]) -> Iterator[None]:
-    """Handlers of the root logger keep the streams they were made with; move them to those that write above the
-    table."""
-    moved: list[tuple[logging.StreamHandler[TextIO], TextIO]] = []
-    for handler in logging.getLogger().handlers:
-        if isinstance(handler, logging.StreamHandler):
-            for old, new in zip(before, after, strict=True):
-                if handler.stream is old and new is not old:
-                    handler.setStream(new)
-                    moved.append((handler, old))
-                    break
-    try:
-        yield
-    finally:
-        for handler, old in moved:
-            handler.setStream(old)

@@ -59,14 +59,25 @@ def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[Sized[Any]]:
     return _items_of(batches, values_of, lambda batch: zip(batch.schema.names, batch.columns, strict=True), _STRUCT)
 
 
-def arguments_of(structs: Iterable[pa.StructArray]) -> Iterator[Sized[Any]]:
-    """Arrays of structs, whose fields are the arguments of a call, as tuples or :class:`Unreadable`, some at a time."""
-    batches = map(pa.RecordBatch.from_struct_array, structs)
-    return _items_of(batches, _arguments, lambda batch: enumerate(batch.columns, 1), 0)
+def arguments_of(arrays: Iterable[Any]) -> Iterator[Sized[Any]]:
+    """Arrays, or tuples of arrays, as tuples of arguments or :class:`Unreadable`, some at a time. Raises UnreadableRow
+    for year-month intervals."""
 
+    def batch_of(given: Any) -> pa.RecordBatch:
+        columns = given if isinstance(given, tuple) else (given,)
+        return pa.RecordBatch.from_arrays(list(columns), [str(number) for number in range(len(columns))])
 
-def _arguments(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
-    return list(zip(*map(values_of, batch.columns), strict=True))
+    def read(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        return list(zip(*map(values_of, batch.columns), strict=True))
+
+    try:
+        yield from _items_of(map(batch_of, arrays), read, lambda batch: enumerate(batch.columns, 1), 0)
+    except KeyError as error:
+        if error.args != (pa.lib.Type_INTERVAL_MONTHS,):  # pyarrow has no class for arrays of this type
+            raise
+        raise UnreadableRow(
+            "an argument is, or contains, a year-month interval, which Python cannot read: cast it to a string"
+        ) from error
 
 
 def _items_of(
@@ -90,7 +101,7 @@ def _items_of(
 
     count = _AT_ONCE
     for given in batches:
-        batch, start = _as_python_reads(given), 0
+        batch, start = _in_utc(given), 0
         while start < batch.num_rows:
             count = min(2 * count, _AT_ONCE, batch.num_rows - start)
             while (size := _size_of(part := batch.slice(start, count), overhead)) > _BYTES_AT_ONCE and count > 1:
@@ -131,26 +142,25 @@ def _extra_size(array: Any) -> int:
     return _VALUE * len(array)
 
 
-def _as_python_reads(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The same values with types that pyarrow converts to Python, see :func:`_readable_type`."""
-    given = pa.struct(list(batch.schema))
-    wanted = _readable_type(given)
-    # pyarrow has no class for a column of months: they are converted as a part of structs.
-    return batch if wanted == given else pa.RecordBatch.from_struct_array(batch.to_struct_array().view(wanted))
+def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
+    kinds = batch.schema.types
+    wanted = list(map(_type_in_utc, kinds))
+    if wanted == kinds:
+        return batch
+    columns = [column.view(kind) for column, kind in zip(batch.columns, wanted, strict=True)]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
 
 
-def _readable_type(kind: Any) -> Any:
-    """The type with the zone UTC and with months as numbers, also in nested types. It has the same layout."""
-    if kind.id == pa.lib.Type_INTERVAL_MONTHS:  # Spark's year-month intervals
-        return pa.int32()
+def _type_in_utc(kind: Any) -> Any:
+    """The type with the zone UTC, also in nested types. It has the same layout."""
     if pa.types.is_timestamp(kind):
         return kind if kind.tz is None else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_readable_type(field.type)) for field in kind])
+        return pa.struct([field.with_type(_type_in_utc(field.type)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_readable_type(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_type_in_utc(kind.value_type)))
     if pa.types.is_map(kind):
-        return pa.map_(_readable_type(kind.key_type), kind.item_field.with_type(_readable_type(kind.item_type)))
+        return pa.map_(_type_in_utc(kind.key_type), kind.item_field.with_type(_type_in_utc(kind.item_type)))
     return kind
 
 

@@ -8,7 +8,6 @@
     services.py     Consumers: several of them
     supervisor.py   makes, runs, closes and restarts the consumer of a service
     restarts.py     RestartPolicy
-    server_signals.py      ends the application by the signals that end its server
     answers.py      responses of the routes
 
 Only the modules named after a web framework import one. How to: ``docs/embedding.md``.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from aioparallel.config.handling import check_count, check_time
 from aioparallel.config.option_docs import documented
 from aioparallel.config.policies import RetryPolicy
 from aioparallel.records.errors import ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced
 
 __all__ = ["RestartPolicy", "Restarts"]
 
-_MOST_SECONDS = 1e7  # more is a mistake
 _FINAL = (ClusterChanged, ConfigurationError, ConsumerStateError, InstanceFenced)
 
 
@@ -36,12 +36,9 @@ class RestartPolicy:
 
     def __post_init__(self) -> None:
         for name in ("first_delay", "max_delay", "reset_after"):
-            value: object = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _MOST_SECONDS:
-                raise ConfigurationError(f"RestartPolicy {name}", value, "must be seconds, from 0 to 10,000,000")
-        most: object = self.max_restarts
-        if most is not None and (type(most) is not int or most < 1):
-            raise ConfigurationError("RestartPolicy max_restarts", most, "must be None, or 1 or more")
+            check_time(f"RestartPolicy {name}", getattr(self, name), zero=True)
+        if self.max_restarts is not None:
+            check_count("RestartPolicy max_restarts", self.max_restarts)
 
 
 class Restarts:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import logging
+import signal
 from collections.abc import Callable
-from types import TracebackType
 from typing import Final, Generic, Literal, Self, cast
 
 from aioparallel.config.handling import check_choice
@@ -16,7 +17,6 @@ from aioparallel.observe.stats import Stats
 from aioparallel.records.errors import ConfigurationError, ConsumerStateError
 from aioparallel.records.record import K_co, V_co
 from aioparallel.web.restarts import RestartPolicy, ends_the_process
-from aioparallel.web.server_signals import end_application
 from aioparallel.web.supervisor import Supervisor, start_all, stop_all
 
 __all__ = ["ConsumerService", "OnFailure"]
@@ -93,9 +93,7 @@ class ConsumerService(Generic[K_co, V_co]):
         await start_all((self.new_supervisor,))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Drain within ``drain_timeout``, commit, leave the group. A cancellation or Ctrl-C ends the draining; the
         rest is still done."""
         if self.supervisor is not None:
@@ -163,3 +161,20 @@ class ConsumerService(Generic[K_co, V_co]):
         if self.supervisor is None:
             raise ConsumerStateError(f"the consumer {self.name} has not run yet, so it has no statistics")
         return self.supervisor.stats()
+
+
+def end_application() -> bool:
+    """End the application by a signal that ends its server: SIGTERM, or SIGINT if nothing handles SIGTERM, as
+    ``asyncio.run()`` handles Ctrl-C. Returns False and does nothing if neither has a handler: the signal would kill the
+    process.
+
+    Raised in a step of its own: an exception of the handler passes through the event loop.
+    """
+    if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
+        number = signal.SIGTERM
+    elif signal.getsignal(signal.SIGINT) not in (signal.SIG_DFL, signal.SIG_IGN, None, signal.default_int_handler):
+        number = signal.SIGINT
+    else:
+        return False
+    asyncio.get_running_loop().call_soon(signal.raise_signal, number)
+    return True

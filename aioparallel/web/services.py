@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
 from typing import Any, Self, cast
 
 from aioparallel.consumer import ParallelConsumer
@@ -53,9 +52,7 @@ class Consumers(Mapping[str, AnyService]):
         await start_all([service.new_supervisor for service in self._services.values()])
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Stop all at once; each drains within its ``drain_timeout``."""
         await stop_all([one.supervisor for one in self._services.values() if one.supervisor is not None])
 

@@ -44,12 +44,9 @@ class Running(Consumers):
         super().__init__(*services)
         self._within = within
 
-    def __call__(self, app: Any) -> AbstractAsyncContextManager[Any]:
-        """The lifespan of ``app``."""
-        return self._lifespan(app)
-
     @asynccontextmanager
-    async def _lifespan(self, app: Any) -> AsyncIterator[Any]:
+    async def __call__(self, app: Any) -> AsyncIterator[Any]:
+        """The lifespan of ``app``."""
         if self._within is None:
             async with self:
                 yield

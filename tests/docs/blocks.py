@@ -33,10 +33,15 @@ class Block(NamedTuple):
         """Whether it wants a session of Spark, or shows what is made for one."""
         return "spark" in self.page or "spark" in self.code
 
+    @property
+    def runs_elsewhere(self) -> bool:
+        """Whether another test runs it."""
+        return self.wants_spark or self.page == "docs/tutorial.md"
+
 
 def pages() -> Iterator[Path]:
     """Every page in Markdown that a user reads."""
-    yield ROOT / "README.md"
+    yield from (ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
 from collections import defaultdict
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from pathlib import Path
 
 from .blocks import ROOT
 
-__all__ = ["files", "members", "module_file", "targets", "words"]
+__all__ = ["files", "members", "module_file", "targets", "words", "words_of"]
 
 _FOLDERS = ("aioparallel", "tests", "examples", "benchmarks", "docs")
 
@@ -31,6 +32,16 @@ def words() -> frozenset[str]:
     code += [path for name in _FOLDERS[:-1] for path in (ROOT / name).rglob("*.py")]
     text = "\n".join(path.read_text() for path in code) + "\n".join(files())
     return frozenset(re.findall(r"\w+", text))
+
+
+@cache
+def words_of(module: str) -> frozenset[str]:
+    """All that stand in the code of an installed library, and in its stubs."""
+    found = importlib.util.find_spec(module)
+    assert found is not None
+    assert found.origin is not None
+    code = [path for path in Path(found.origin).parent.rglob("*.py*") if path.suffix in (".py", ".pyi")]
+    return frozenset(re.findall(r"\w+", "\n".join(path.read_text() for path in code)))
 
 
 @cache

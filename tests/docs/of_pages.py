@@ -150,7 +150,72 @@ _TABLES = (
     "for statement in schema_statements('sqlite'):\n    made.execute(statement)\nmade.commit()\nmade.close()\n"
 )
 
+_ENDED_BY_SIGTERM = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+_TO_THE_END = {'group_id="billing",': 'group_id="billing", until="end",'}
+_WORKER = (
+    _SERVICE_PARTS
+    + """
+import asyncio
+from aiohttp import web
+from aioparallel.web.aiohttp import running
+
+consumers = running(make_consumer, handle, name="billing")
+app = web.Application()
+"""
+)
+_ASKED = """
+async with consumers:
+    while "work" not in (await metrics(None)).text:
+        await asyncio.sleep(0.02)
+    print((await metrics(None)).text, end="")
+"""
+
 GIVEN: Mapping[str, Given] = {
+    "docs/autoscaling.md: What to use": Given(
+        before=_WORKER,
+        after=_ASKED,
+        topics={"orders": []},
+        says="aioparallel_parked 0\naioparallel_work 0\n",
+    ),
+    "docs/autoscaling.md: A tool that resets offsets deletes the map": Given(
+        after='for offset in (37, 38):\n    print(retry(Record("orders", 0, offset), ValueError(), 3))\n',
+        says="dead_letter\n8.0\n",
+    ),
+    "docs/coming-from/aiokafka.md: The same program": Given(
+        before=_ENDED_BY_SIGTERM, topics={"orders": _orders("c1", "c2")}, lines=2, says=r"(b'c\d' .*\n){2}"
+    ),
+    "docs/coming-from/aiokafka.md: The same program 2": Given(
+        topics={"orders": _orders("c1", "c2")}, lines=2, says=r"(b'c\d' .*\n){2}"
+    ),
+    "docs/coming-from/celery.md: The same program": Given(
+        instead=_TO_THE_END,
+        topics={"bills": [Outgoing("bills", b"anna", b"anna")], "bills.dlq": []},
+        says="anna\n",
+    ),
+    "docs/coming-from/confluent-kafka.md: The same program": Given(
+        before=_ENDED_BY_SIGTERM, topics={"orders": _orders("c1", "c2")}, lines=2, says=r"(b'c\d' .*\n){2}"
+    ),
+    "docs/coming-from/confluent-kafka.md: The same program 2": Given(
+        topics={"orders": _orders("c1", "c2")}, lines=2, says=r"(b'c\d' .*\n){2}"
+    ),
+    "docs/coming-from/faststream.md: The same program": Given(
+        instead=_TO_THE_END,
+        after="print(consumer.stats().succeeded)",
+        topics={"orders": _orders("c1", "c2"), "invoices": []},
+        says="2\n",
+    ),
+    "docs/coming-from/parallel-consumer.md: The same program": Given(
+        instead=_TO_THE_END, topics={"orders": _orders("c1", "c2")}, says=r"(c\d .*\n){2}"
+    ),
+    "docs/kubernetes.md: The worker": Given(
+        instead={'"8000"': '"0"'},
+        topics={"orders": _orders("c1", "c2"), "orders.dlq": []},
+        lines=2,
+        says=r"=+ Running on .* =+\n\(Press .*\)\n",
+    ),
+    "docs/kubernetes.md: Static membership": Given(
+        after="print(make_consumer())", topics={"orders": []}, says=".*ParallelConsumer.*\n"
+    ),
     "aioparallel.queues.kmq.consumer.KmqConsumer": Given(before=_WORKS, topics=_JOBS, says=r"(worked\n){10}"),
     "aioparallel.queues.kmq.tracker.RedeliveryTracker": Given(before=_WORKS + _ONCE_READY, topics=_JOBS),
     "aioparallel.config.state.State": Given(before="from aioparallel import ParallelConsumer, Record, State\n"),

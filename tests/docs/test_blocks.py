@@ -1,4 +1,5 @@
-"""Every Python block of the documentation runs as it stands there. (Those of Spark: ``tests/spark/test_docs.py``.)"""
+"""Every Python block of the documentation runs as it stands there. (Those of Spark: ``tests/spark/test_docs.py``; those
+of the tutorial: ``test_tutorial.py``.)"""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ from aioparallel.testing import Broker, EmbeddedBroker, LocalKafka, Secured
 from aioparallel.testing.processes.child import Child
 from tests.conftest import PASSWORD
 
-from .blocks import ROOT, Block, blocks
+from .blocks import ROOT, Block, blocks, pages
 from .given import NOTHING, Given
 from .of_pages import GIVEN
 
@@ -75,7 +76,7 @@ async def servers(request: pytest.FixtureRequest, given: Given) -> AsyncIterator
         yield ""
 
 
-@pytest.mark.parametrize(("block", "given"), [_case(one) for one in blocks() if not one.wants_spark])
+@pytest.mark.parametrize(("block", "given"), [_case(one) for one in blocks() if not one.runs_elsewhere])
 async def test_it_runs(
     request: pytest.FixtureRequest, block: Block, given: Given, servers: str, service: str, tmp_path: Path
 ) -> None:
@@ -115,6 +116,13 @@ def _lay_out(kafka: LocalKafka, directory: Path) -> None:
     files = {"ca.pem": kafka.secured.authority.ca_file.read_text(), "me.pem": begin + rest, "me.key": key}
     for name, text in (*files.items(), ("password", f"{PASSWORD}\n")):
         (directory / name).write_text(text)
+
+
+def test_programs_of_other_libraries_are_python() -> None:
+    """Those whose libraries are not installed here are marked ``py``."""
+    for page in pages():
+        for code in re.findall(r"^```py\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            compile(code, page, "exec")
 
 
 def test_what_is_given_is_for_blocks_that_are_there() -> None:

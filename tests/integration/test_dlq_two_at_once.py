@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from aioparallel.cli.dlq.commands import Access
 from aioparallel.cli.dlq.dead_letter_topic import open_topic
-from aioparallel.cli.dlq.options import Access
 from aioparallel.testing import LocalKafka
 
 from .dead_letters import Letters, Sent
@@ -74,7 +74,7 @@ def test_while_one_is_at_work_others_are_refused(local_kafka: LocalKafka, comman
     async def at_work() -> str:
         access = Access(bootstrap_servers=local_kafka.bootstrap_servers, group=letters.group)
         async with open_topic(letters.topic, (), access) as topic:
-            await topic.hold.take()
+            await topic.hold.take(topic.client)
             began = await topic.hold.generation(1.0)
             asked = time.monotonic()
             _, said = await asyncio.to_thread(letters.run, command, "--yes", code=1)
@@ -107,7 +107,7 @@ def test_a_killed_replay_blocks_the_next_one_for_seconds_only(local_kafka: Local
         access = Access(bootstrap_servers=local_kafka.bootstrap_servers, group=letters.group)
         async with open_topic(letters.topic, (), access) as topic:
             began = time.monotonic()
-            await topic.hold.take()
+            await topic.hold.take(topic.client)
             return time.monotonic() - began
 
     assert asyncio.run(take()) < 6 + 4  # some more where the machine is busy

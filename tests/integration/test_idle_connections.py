@@ -15,14 +15,14 @@ from aioparallel.clients.aiokafka.connector import cut_all
 from aioparallel.clients.aiokafka.producer import AiokafkaProducer
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
-from tests.support.forwarder import Forwarder, forwarding
+from tests.support.network import Network, network_to
 
 pytestmark = pytest.mark.real
 
 
-async def through(forwarder: Forwarder, producer: AiokafkaProducer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The producer's brokers are behind the forwarder from now on."""
-    host, _, port = forwarder.address.partition(":")
+async def through(network: Network, producer: AiokafkaProducer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The producer's brokers are behind the network from now on."""
+    host, _, port = network.address.partition(":")
     brokers = cast("produce_requests.AiokafkaBrokers", producer._brokers)
     cluster = brokers._connected().cluster
 
@@ -55,18 +55,18 @@ async def test_outputs_do_not_wait_for_a_connection_that_was_dropped(
     producer = AiokafkaProducer(
         local_kafka.bootstrap_servers, delivery_timeout=120, consumer_options={}, producer_options={}
     )
-    async with asyncio.timeout(90), forwarding(port) as forwarder:
+    async with asyncio.timeout(90), network_to(port) as network:
         try:
             await producer.start(30)
-            await through(forwarder, producer, monkeypatch)
+            await through(network, producer, monkeypatch)
             await send(producer, topic)
-            connections = forwarder.connections
+            connections = network.connections
             assert connections
             await asyncio.sleep(0.6)
             await send(producer, topic)
-            assert forwarder.connections == connections
+            assert network.connections == connections
             await asyncio.sleep(0.6)
-            forwarder.drop()
+            network.silence()
             with caplog.at_level(logging.INFO, "aioparallel"):
                 assert await send(producer, topic) < 15
             assert "idle_connection_lost" in [getattr(one, "action", "") for one in caplog.records]
@@ -84,14 +84,14 @@ async def test_the_first_output_after_a_quiet_start(
     producer = AiokafkaProducer(
         local_kafka.bootstrap_servers, delivery_timeout=120, consumer_options={}, producer_options={}
     )
-    async with asyncio.timeout(90), forwarding(port) as forwarder:
+    async with asyncio.timeout(90), network_to(port) as network:
         try:
             await producer.start(30)
-            await through(forwarder, producer, monkeypatch)
+            await through(network, producer, monkeypatch)
             await cast("produce_requests.AiokafkaBrokers", producer._brokers).update([topic])
-            assert forwarder.connections
+            assert network.connections
             await asyncio.sleep(0.6)
-            forwarder.drop()
+            network.silence()
             with caplog.at_level(logging.INFO, "aioparallel"):
                 assert await send(producer, topic) < 15
             assert "idle_connection_lost" in [getattr(one, "action", "") for one in caplog.records]

@@ -19,11 +19,11 @@ from aioparallel.records.errors import ProduceFailed
 from aioparallel.records.record import Produced, TopicPartition
 from aioparallel.spark.group_offsets import GroupCommitter
 from aioparallel.testing import LocalKafka
-from tests.support.forwarder import forwarding
 from tests.support.kafka.consuming import consumer_of, consuming, stats_of
 from tests.support.kafka.filling import fill_numbered, number_of
 from tests.support.kafka.moving import another_cluster, come_back, stop_all
 from tests.support.kafka.reading import check_numbers, committed, read_all
+from tests.support.network import network_to
 from tests.support.waiting import SLACK, until
 
 pytestmark = pytest.mark.real
@@ -97,7 +97,7 @@ async def test_all_brokers_come_back_at_other_ports(moving: LocalKafka) -> None:
         return handle
 
     async with contextlib.AsyncExitStack() as stack:
-        network = await stack.enter_async_context(forwarding(moving._broker(1).port))
+        network = await stack.enter_async_context(network_to(moving._broker(1).port))
         servers = network.address
         consumers = [
             consumer_of(servers, topic, group_id=groups[0]),

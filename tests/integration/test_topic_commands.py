@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import json
 import os
 import select
@@ -211,3 +213,27 @@ def test_the_embedded_broker_creates_no_topics_on_request() -> None:
         ran = invoke("topics", "create", "a", environment={"AIOPARALLEL_BOOTSTRAP_SERVERS": broker.bootstrap_servers})
     assert ran.exit_code == 1
     assert "its --topic NAME:PARTITIONS names" in ran.stderr
+
+
+def without_leader(broker: EmbeddedBroker, topic: str, partition: int) -> None:
+    """Take the leader of a partition away."""
+    cluster = broker._running()
+    lose = cluster._library.rd_kafka_mock_partition_set_leader
+    lose.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int32, ctypes.c_int32]
+    assert lose(cluster._cluster, topic.encode(), partition, -1) == 0
+
+
+async def test_a_partition_without_a_leader_is_shown_with_the_others() -> None:
+    """Nobody can be asked about its log: it does not hold up ``list`` and ``describe``, which are there to find it."""
+    with EmbeddedBroker() as broker:
+        await broker.create_topic("t", 2)
+        without_leader(broker, "t", 1)
+        there = {"AIOPARALLEL_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+        began = time.monotonic()
+        listed = await asyncio.to_thread(invoke, "topics", "list", "--json", environment=there)
+        described = await asyncio.to_thread(invoke, "topics", "describe", "t", "--json", environment=there)
+        assert time.monotonic() - began < 20
+    assert json.loads(done(listed)) == {"topic": "t", "partitions": 2, "offsets": 0}
+    assert "WARNING 1 partition without a leader: the offsets of t-1 are not counted" in listed.stderr
+    ends = [(one["leader"], one["next_offset"]) for one in map(json.loads, done(described).splitlines())]
+    assert ends == [(1, 0), (-1, None)]

@@ -27,7 +27,7 @@ class Ran(NamedTuple):
 
 
 def invoke(*arguments: str, environment: Mapping[str, str] | None = None) -> Ran:
-    """Run ``aioparallel`` with these arguments, in a pipe and with nobody to ask. A defect raises."""
+    """Run ``aioparallel`` with these arguments, without a terminal. A defect raises."""
     said, complained = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
     with (
         patch.dict(os.environ, environment or {}),

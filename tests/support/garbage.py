@@ -1,4 +1,4 @@
-"""The garbage collector, in a process that holds thousands of tests."""
+"""Fast garbage collections in a process with thousands of tests."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["set_aside"]
 
 
 def set_aside() -> None:
-    """Leave all that lives now out of collections, for good: whoever collects after that, to see what a test has left
-    behind, walks what came since, in milliseconds. With the heap of all tests it is half a second each time."""
+    """Exclude all current objects from garbage collections. A test that collects, to see what it has left behind, then
+    takes milliseconds; with the heap of all tests it takes half a second."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""A network between a client and a server that a test can make silent."""
+"""A network between clients and a server: its address stays when the server moves, and a test can make it silent."""
 
 from __future__ import annotations
 
@@ -11,27 +11,43 @@ __all__ = ["Network", "network_to"]
 
 
 class Network:
-    """Between connections to ``port`` and a server on the Unix socket ``path``. Made by :func:`network_to`."""
+    """Forwards connections to ``port`` of this machine. ``target``: the port or Unix socket of the server, for new
+    connections. Made by :func:`network_to`."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, target: int | Path) -> None:
+        self.target = target
+        self.port = 0
+        self.connections = 0
+        """How many were opened."""
         self._writers: set[asyncio.StreamWriter] = set()
         self._silent: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
+
+    @property
+    def address(self) -> str:
+        """``host:port``."""
+        return f"127.0.0.1:{self.port}"
 
     def silence(self) -> None:
-        """Nothing comes through the connections that are there, ever again; new ones are as before."""
+        """Nothing comes through the existing connections any more, not even their end. New ones are as before."""
         self._silent |= self._writers
 
     def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection more."""
+        """A client has connected."""
+        self.connections += 1
         task = asyncio.get_running_loop().create_task(self._connection(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_unix_connection(str(self._path))
+        try:
+            if isinstance(self.target, Path):
+                there, back = await asyncio.open_unix_connection(str(self.target))
+            else:
+                there, back = await asyncio.open_connection("127.0.0.1", self.target)
+        except OSError:
+            writer.transport.abort()
+            return
         self._writers |= {writer, back}
         try:
             await asyncio.gather(self._forward(reader, back), self._forward(there, writer))
@@ -50,16 +66,16 @@ class Network:
             writer.close()
 
     async def close(self) -> None:
-        """Nothing is connected any more."""
+        """Close all connections."""
         for task in (tasks := list(self._tasks)):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @contextlib.asynccontextmanager
-async def network_to(path: Path) -> AsyncIterator[Network]:
-    """On a free port of this machine."""
-    network = Network(path)
+async def network_to(target: int | Path) -> AsyncIterator[Network]:
+    """A network on a free port of this machine."""
+    network = Network(target)
     server = await asyncio.start_server(network.connected, "127.0.0.1", 0)
     network.port = server.sockets[0].getsockname()[1]
     try:

@@ -90,7 +90,7 @@ async def run_all(broker: InMemoryBroker, engine: AsyncEngine, handle: Any, **op
 
 
 async def rows(engine: AsyncEngine, statement: str = "SELECT value FROM results") -> list[Any]:
-    """What stands there; single columns by themselves."""
+    """The stored rows; of single columns the values."""
     async with engine.connect() as connection:
         found = (await connection.execute(text(statement))).all()
     return [one[0] if len(one) == 1 else tuple(one) for one in found]

@@ -1,6 +1,6 @@
 """What type checkers accept of the public interface, and what they refuse: lines marked so.
 
-Read by test_typing.py, run by nobody.
+Read by test_typing.py, never run.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ __all__ = ["VirtualLoop"]
 
 T = TypeVar("T")
 
-# Seconds that a turn of the loop takes: beside somebody who is always ready (``sleep(0)`` for ever) timers come due.
+# Seconds that a turn of the loop takes, so that timers expire even if a task is always ready (``sleep(0)`` for ever).
 _TURN = 1e-6
 
 

@@ -1,4 +1,4 @@
-"""What the consumer makes of somebody's brokers, records and handlers.
+"""``aioparallel bench``: measures the consumer on the user's brokers.
 
 ::
 

@@ -78,7 +78,6 @@ def _messages(settings: BenchSettings) -> Iterator[tuple[int, Message]]:
 @contextlib.asynccontextmanager
 async def _place(settings: BenchSettings, name: str) -> AsyncIterator[tuple[str, str]]:
     """Brokers and the topic to read. What was created is removed afterwards, or a warning printed."""
-    """Brokers, and the topic to read; what is made here is gone afterwards, or a warning says that it is not."""
     servers = settings.bootstrap_servers
     if servers is None:
         async with EmbeddedBroker() as broker:

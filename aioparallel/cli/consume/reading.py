@@ -88,8 +88,19 @@ class Reading:
             shown = await self._show(at, dict(ends), show)
         if not shown and not self._which.follow:
             say("No record matches." if self._which != Chosen() else "The topic has no records.")
-        while self._which.follow and self._left != 0:
+        if self._which.follow:
+            await self._follow(at, show)
+
+    async def _follow(self, at: Position, show: Callable[[Record], None]) -> None:
+        topics = {partition.topic for partition in self._partitions}
+        ids = await self._client.topic_ids(topics, REQUEST_TIMEOUT)
+        while self._left != 0:
             ends = await self._client.end_offsets(self._partitions, REQUEST_TIMEOUT)
+            if any(end < at[partition] for partition, end in ends.items()):
+                before, ids = ids, await self._client.topic_ids(topics, REQUEST_TIMEOUT)
+                if ids != before:
+                    say("The topic was deleted and created again. It is shown from its beginning.")
+                    at |= await self._client.beginning_offsets(self._partitions, REQUEST_TIMEOUT)
             await self._show(at, dict(ends), show)
             await asyncio.sleep(FOLLOW_INTERVAL)
 

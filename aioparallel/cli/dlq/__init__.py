@@ -3,7 +3,7 @@
 Kafka cannot delete single records of a log. A consumer group remembers which dead letters are settled (replayed or
 dropped): its committed offset and offset map say so for each partition.
 
-``commands``    the four commands; ``options`` has their shared options
+``commands``    the four commands and their options
 ``selecting``   which letters are meant
 ``looking``     list and show; ``printing`` formats letters
 ``settling``    replay and drop

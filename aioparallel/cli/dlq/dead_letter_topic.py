@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from aioparallel.cli.cluster import connecting_options
-from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Claim, Hold, one_holder
+from aioparallel.cli.dlq.commands import Access
+from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Hold
 from aioparallel.cli.dlq.marks import Marks
-from aioparallel.cli.dlq.options import Access
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.group.unreadable import read_past
@@ -76,9 +76,9 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
     Raises BrokerUnreachable, AuthenticationFailed, NotAuthorized, TopicNotFound, ConfigurationError for a wrong option
     or a partition that does not exist, and TimeoutError.
     """
-    options, claim = connecting_options(access), Claim()
+    options, hold = connecting_options(access), Hold(topic, access.group)
     _ = access.skipped  # raises before anything is connected
-    ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [one_holder(claim)]}
+    ours = {"isolation_level": "read_committed", "partition_assignment_strategy": [hold.assignor]}
     # A static member would fence another one of its name, instead of waiting for it.
     given = {name: value for name, value in options.items() if name != "group_instance_id"}
     client: Client = AiokafkaClient(
@@ -90,7 +90,6 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
         client_options={**given, **ours},
         offset_retention=MARKS_RETENTION,
     )
-    hold = Hold(client, topic, access.group, claim)
     try:
         await client.start(CONNECT_TIMEOUT)
         found = await client.partitions([topic], REQUEST_TIMEOUT)

@@ -22,7 +22,7 @@ from aioparallel.group.client import Client, Generation
 from aioparallel.records.errors import InstanceFenced
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["HEARTBEAT_INTERVAL", "REBALANCE_TIMEOUT", "SESSION_TIMEOUT", "Claim", "Hold", "one_holder"]
+__all__ = ["HEARTBEAT_INTERVAL", "REBALANCE_TIMEOUT", "SESSION_TIMEOUT", "Hold"]
 
 SESSION_TIMEOUT: Final = 6.0
 """Seconds until the group removes a process that was killed: the shortest that brokers accept by default."""
@@ -33,37 +33,32 @@ TAKE_TIMEOUT: Final = 30.0
 """Seconds; brokers wait 3 s for more members after the first join, and longer for the others' rebalance."""
 
 
-class Claim:
-    """What this process tells the other members: the member id under which it was assigned its topic.
-
-    A member that the group has removed joins again with another id. Its claim is void then, whether it knows that or
-    not, as another process may have had the topic meanwhile.
-    """
-
-    member_id: str | None = None
-
-
 class Hold:
-    """This process's membership in the group, and so its right to settle letters of one topic.
+    """This process's membership in the group, and so its right to settle letters of one topic."""
 
-    ``client``: started, with :func:`one_holder` of the same ``claim`` as its assignor.
-    """
+    def __init__(self, topic: str, group: str) -> None:
+        self.claim: str | None = None
+        """The member id under which this process was assigned its topic; it tells the other members.
 
-    def __init__(self, client: Client, topic: str, group: str, claim: Claim) -> None:
-        self._client = client
+        A member that the group has removed joins again with another id. Its claim is void then, whether it knows that
+        or not, as another process may have had the topic meanwhile.
+        """
+        self.assignor = _assignor(self)
+        """For the client's ``partition_assignment_strategy``."""
         self._topic = topic
         self._group = group
-        self._claim = claim
         self._generation: Generation | None = None
         self._failure: Exception | None = None
         self._changed = asyncio.Event()
         self._listening: asyncio.Task[None] | None = None
 
-    async def take(self) -> None:
-        """Join. Raises MarksRefused if another process has the topic or the group has other members; NotAuthorized,
-        ClientError."""
-        self._listening = asyncio.create_task(self._listen())
-        self._client.subscribe([self._topic], self)
+    async def take(self, client: Client) -> None:
+        """Join with a started client that has :attr:`assignor`.
+
+        Raises MarksRefused if another process has the topic or the group has other members; NotAuthorized, ClientError.
+        """
+        self._listening = asyncio.create_task(self._listen(client))
+        client.subscribe([self._topic], self)
         await self.generation(TAKE_TIMEOUT)
 
     async def generation(self, timeout: float) -> Generation:
@@ -87,10 +82,10 @@ class Hold:
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """Called by the client after a rebalance."""
-        if self._claim.member_id not in (None, generation.member_id):
+        if self.claim not in (None, generation.member_id):
             self.lost(partitions)
         elif partitions:
-            self._generation, self._claim.member_id = generation, generation.member_id
+            self._generation, self.claim = generation, generation.member_id
         else:
             self._refuse(
                 f"another replay or drop of {self._topic} is running in group {self._group!r}; nothing was done. "
@@ -121,11 +116,11 @@ class Hold:
         self._failure = self._failure or failure
         self._changed.set()
 
-    async def _listen(self) -> None:
+    async def _listen(self, client: Client) -> None:
         """The client reports here if the group refuses this member. Nothing is fetched."""
         try:
             while True:
-                await self._client.fetch({})
+                await client.fetch({})
         except Exception as error:
             if isinstance(error.__cause__, kafka.InconsistentGroupProtocolError):
                 self._refuse(
@@ -135,7 +130,7 @@ class Hold:
             self._fail(error)
 
 
-def one_holder(claim: Claim) -> type[AbstractPartitionAssignor]:
+def _assignor(hold: Hold) -> type[AbstractPartitionAssignor]:
     """An assignor that gives each topic to one member: the one that claims it, else the first by name.
 
     Returns a new class for each client, as aiokafka does not instantiate assignors.
@@ -157,7 +152,7 @@ def one_holder(claim: Claim) -> type[AbstractPartitionAssignor]:
 
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-            return ConsumerProtocolMemberMetadata(0, list(topics), (claim.member_id or "").encode())
+            return ConsumerProtocolMemberMetadata(0, list(topics), (hold.claim or "").encode())
 
         @classmethod
         def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None: ...

@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from rich.console import Console
 
 from aioparallel.cli.console import make_console, say
+from aioparallel.cli.dlq.commands import Access, Looking, Showing
 from aioparallel.cli.dlq.dead_letter_topic import OpenTopic, open_topic
-from aioparallel.cli.dlq.options import Access, Looking, Showing
 from aioparallel.cli.dlq.printing import details, footer, json_details, json_summary, row, table
 from aioparallel.cli.dlq.selecting import DeadLetter, Kept, Selection
 from aioparallel.cli.dlq.whole_records import Sources
@@ -81,7 +81,7 @@ async def list_letters(topic: str, which: Selection, how: Looking, where: Access
     async with open_topic(topic, which.partition, where) as opened:
         warn_of_problems(opened)
         if how.as_json:
-            await print_json(Search(opened, which, how.everything), json_summary, make_console())
+            await print_json(Search(opened, which, how.everything).letters(json_summary), make_console())
         else:
             await print_table(opened, which, make_console(), everything=how.everything)
 
@@ -99,7 +99,7 @@ async def show_letters(topic: str, which: Selection, how: Showing, where: Access
         if how.raw:
             await write_raw(search, sources)
         elif how.as_json:
-            await print_json(search, json_details, make_console(), sources)
+            await print_json(completed(search, sources, json_details), make_console())
         else:
             await print_details(search, make_console(), sources)
         if not how.raw and not search.found:
@@ -117,19 +117,18 @@ async def print_table(opened: OpenTopic, which: Selection, console: Console, *, 
         console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-async def print_json(
-    search: Search, form: Callable[[DeadLetter], object], console: Console, sources: Sources | None = None
-) -> None:
-    """One object a line. ``sources``: completes letters; None: they stay as they are."""
-    if sources is None:
-        async with aclosing(search.letters(form)) as letters:
-            async for one in letters:
-                console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
-        return
-    async with aclosing(search.letters(_itself)) as whole:
-        async for dead in whole:
-            one = form(await sources.completed(dead))
+async def print_json(letters: AsyncGenerator[object, None], console: Console) -> None:
+    """One object a line."""
+    async with aclosing(letters):
+        async for one in letters:
             console.file.write(json.dumps(one, ensure_ascii=False) + "\n")
+
+
+async def completed(search: Search, sources: Sources, form: Callable[[DeadLetter], T]) -> AsyncGenerator[T, None]:
+    """Yields ``form(letter)`` for each match, after completing those that lack a part of their record."""
+    async with aclosing(search.letters(_itself)) as letters:
+        async for dead in letters:
+            yield form(await sources.completed(dead))
 
 
 def _itself(dead: DeadLetter) -> DeadLetter:
@@ -139,10 +138,9 @@ def _itself(dead: DeadLetter) -> DeadLetter:
 async def print_details(search: Search, console: Console, sources: Sources) -> None:
     """Everything about each letter, separated by empty lines."""
     between = ""
-    async with aclosing(search.letters(_itself)) as letters:
-        async for found in letters:
-            dead = await sources.completed(found)
-            console.print(between + details(dead, time.time()), markup=False, highlight=False, soft_wrap=True)
+    async with aclosing(completed(search, sources, lambda dead: details(dead, time.time()))) as texts:
+        async for text in texts:
+            console.print(between + text, markup=False, highlight=False, soft_wrap=True)
             between = "\n"
 
 

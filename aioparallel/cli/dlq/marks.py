@@ -56,13 +56,10 @@ class PartitionMarks:
                 f"{partition}: the metadata that group {group!r} has committed with offset {self.base} is not an "
                 f"offset map ({error}), so it is unknown which letters above it are settled. Choose another --group"
             )
-        self._last_settled, self._open = found.highest_succeeded, frozenset(found.incompletes)
+        self.is_settled = found.looker()
+        """Whether a letter was settled by the commit at the start."""
         self._ledger = Ledger(self.base, found)
         self.unsaved: list[int] = []
-
-    def is_settled(self, offset: int) -> bool:
-        """Whether a letter was settled by the commit at the start."""
-        return offset < self.base or (offset <= self._last_settled and offset not in self._open)
 
     def register(self, letters: Sequence[int], next_offset: int) -> None:
         """Add the offsets of letters up to ``next_offset``. Other offsets below it need no mark."""

@@ -7,13 +7,12 @@ import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict
-from datetime import datetime
 from typing import Final, NamedTuple
 
 from rich.table import Table
 from rich.text import Text
 
-from aioparallel.cli.console import age, counted, local_time, plain_text
+from aioparallel.cli.console import age, counted, far_time, local_time, moment_of, plain_text
 from aioparallel.cli.dlq.selecting import Age, DeadLetter, Selection
 from aioparallel.delivery.letters import original_headers
 from aioparallel.records.record import raw_name, readable_name
@@ -193,7 +192,8 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
 
 def iso_time(at: float) -> str:
     """ISO 8601 with milliseconds and zone."""
-    return datetime.fromtimestamp(at).astimezone().isoformat(timespec="milliseconds")
+    moment = moment_of(at)
+    return far_time(at) if moment is None else moment.isoformat(timespec="milliseconds")
 
 
 def name_as_json(name: str) -> object:

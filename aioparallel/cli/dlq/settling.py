@@ -11,8 +11,8 @@ import aiokafka.errors as kafka
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from aioparallel.cli.console import confirm, counted, make_console, plain_text, say
+from aioparallel.cli.dlq.commands import Access, Dropping, Replaying, Settling
 from aioparallel.cli.dlq.dead_letter_topic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, OpenTopic, open_topic
-from aioparallel.cli.dlq.options import Access, Dropping, Replaying, Settling
 from aioparallel.cli.dlq.planning import Chosen, Plan, make_plan
 from aioparallel.cli.dlq.replaying import Destination, Replay, Replayed
 from aioparallel.cli.dlq.selecting import Selection
@@ -96,7 +96,7 @@ async def planned(topic: str, which: Selection, where: Access, *, mark: bool) ->
 
 async def take(topic: OpenTopic, plan: Plan) -> None:
     """Become the member that settles letters of this topic. Raises MarksRefused."""
-    await topic.hold.take()
+    await topic.hold.take(topic.client)
     await topic.marks.check_writable(plan.by_partition())
 
 

@@ -4,5 +4,5 @@
 
     commands.py   the commands with options and help
     tracking.py   runs a tracker
-    status.py     shows what the marker topic says as a table
+    status.py     shows open records as a table, from the marker topic
 """

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import sys
 import time
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack, aclosing
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -27,13 +26,13 @@ from aioparallel.queues.kmq.redelivery import spans_of
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.records.record import Record, TopicPartition
 
-__all__ = ["Open", "PartitionStatus", "show_status", "status_of", "table"]
+__all__ = ["show_status"]
 
 # Open records of a partition, the oldest first, whose number of redeliveries is read.
 _LOOKED_AT: Final = 500
 
 
-class Open(NamedTuple):
+class _Open(NamedTuple):
     """A record that was started and has not ended: since when, and the end of its lease, in seconds since the epoch."""
 
     since: float
@@ -42,10 +41,10 @@ class Open(NamedTuple):
 
 @dataclass(slots=True)
 class _Markers:
-    """The markers of a partition that were read."""
+    """The markers of a partition that were read. ``open``: by offset in the queue."""
 
     position: int
-    open: dict[int, Open] = field(default_factory=dict)
+    open: dict[int, _Open] = field(default_factory=dict)
 
     def oldest(self) -> list[int]:
         """Offsets of the oldest open records."""
@@ -60,11 +59,11 @@ class _Markers:
             self.open.pop(marker.offset, None)
         else:
             since = record.timestamp / 1_000
-            self.open[marker.offset] = Open(since, since + marker.lease / 1_000)
+            self.open[marker.offset] = _Open(since, since + marker.lease / 1_000)
 
 
 class PartitionStatus(NamedTuple):
-    """A row of the table."""
+    """A row of the table, and an object of ``--json``: names of fields are a public interface."""
 
     partition: int
     open: int
@@ -79,56 +78,34 @@ class PartitionStatus(NamedTuple):
     behind: int | None
     """Markers that the trackers have not committed; None: they have committed nothing."""
 
-
-def status_of(
-    partition: int, held: Iterable[Open], counts: Sequence[int], behind: int | None, now: float
-) -> PartitionStatus:
-    """``counts``: redeliveries of the oldest open records."""
-    found = list(held)
-    return PartitionStatus(
-        partition,
-        len(found),
-        max(0.0, now - min(one.since for one in found)) if found else None,
-        sum(one.until < now for one in found),
-        sum(count > 0 for count in counts),
-        max(counts, default=0),
-        behind,
-    )
+    def cells(self, name: str) -> list[str]:
+        """The row of the table."""
+        oldest = "-" if self.oldest is None else f"{self.oldest:.0f} s"
+        behind = "-" if self.behind is None else f"{self.behind:,}"
+        return [name, f"{self.open:,}", oldest, f"{self.overdue:,}", f"{self.redelivered:,}", str(self.most), behind]
 
 
 def table(queue: str, partitions: Sequence[PartitionStatus]) -> Table:
-    """The table for people."""
+    """The table for people, with a row for all partitions if there are several."""
     shown = Table(box=None, pad_edge=False, header_style="bold", title=f"{queue}: records under way", title_style="")
     for name in ("partition", "open", "oldest", "overdue", "redelivered", "most often", "tracker behind"):
         shown.add_column(name, justify="right", no_wrap=True)
     for one in partitions:
-        shown.add_row(
-            str(one.partition),
-            f"{one.open:,}",
-            "-" if one.oldest is None else f"{one.oldest:.0f} s",
-            f"{one.overdue:,}",
-            f"{one.redelivered:,}",
-            str(one.most),
-            "-" if one.behind is None else f"{one.behind:,}",
-        )
+        shown.add_row(*one.cells(str(one.partition)))
     if len(partitions) > 1:
-        oldest = max((one.oldest for one in partitions if one.oldest is not None), default=None)
-        shown.add_row(
-            "all",
-            f"{sum(one.open for one in partitions):,}",
-            "-" if oldest is None else f"{oldest:.0f} s",
-            f"{sum(one.overdue for one in partitions):,}",
-            f"{sum(one.redelivered for one in partitions):,}",
-            str(max(one.most for one in partitions)),
-            "-" if is_unknown(partitions) else f"{sum(one.behind or 0 for one in partitions):,}",
-            style="bold",
+        oldest = [one.oldest for one in partitions if one.oldest is not None]
+        behind = [one.behind for one in partitions if one.behind is not None]
+        total = PartitionStatus(
+            partition=-1,
+            open=sum(one.open for one in partitions),
+            oldest=max(oldest, default=None),
+            overdue=sum(one.overdue for one in partitions),
+            redelivered=sum(one.redelivered for one in partitions),
+            most=max(one.most for one in partitions),
+            behind=sum(behind) if behind else None,
         )
+        shown.add_row(*total.cells("all"), style="bold")
     return shown
-
-
-def is_unknown(partitions: Iterable[PartitionStatus]) -> bool:
-    """Whether the group has committed nothing in any partition."""
-    return all(one.behind is None for one in partitions)
 
 
 class _Status:
@@ -139,11 +116,10 @@ class _Status:
         self._skip = skip
         self._topics = topics
         self._markers: dict[TopicPartition, _Markers] = {}
-        self.is_from_beginning = False
-        """Whether the group has committed nothing."""
 
-    async def begin(self, servers: str) -> None:
-        """Find where to read from. Raises TopicNotFound and other errors of the topics."""
+    async def begin(self, servers: str) -> bool:
+        """Find where to read from. Returns whether the group has committed anything. Raises TopicNotFound and other
+        errors of the topics."""
         names = [self._topics.queue, self._topics.markers]
         found = await self._client.partitions(names, REQUEST_TIMEOUT)
         dead_letter = TopicPartition(self._topics.dead_letter, 0)  # not needed here
@@ -151,17 +127,17 @@ class _Status:
         partitions = sorted(one for one in found if one.topic == self._topics.markers)
         committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
         beginnings = await self._client.beginning_offsets(partitions, REQUEST_TIMEOUT)
-        self.is_from_beginning = not committed
         for partition in partitions:
             start = committed[partition].offset if partition in committed else 0
             self._markers[partition] = _Markers(max(start, beginnings[partition]))
+        return bool(committed)
 
     async def update(self) -> list[PartitionStatus]:
         """Read new markers."""
         partitions = list(self._markers)
         ends = await self._client.end_offsets(partitions, REQUEST_TIMEOUT)
         committed = await self._client.committed(partitions, REQUEST_TIMEOUT)
-        spans = {partition: Span(self._markers[partition].position, ends[partition]) for partition in partitions}
+        spans = {partition: Span(markers.position, ends[partition]) for partition, markers in self._markers.items()}
         async with aclosing(read_past(self._client, spans, self._skip)) as reading:
             async for fetched in reading:
                 markers = self._markers[fetched.partition]
@@ -169,17 +145,22 @@ class _Status:
                     markers.read(record)
                 markers.position = fetched.next_offset
         now = time.time()
-        oldest = {partition: self._markers[partition].oldest() for partition in partitions}
-        counts = await self._counts(oldest)
-        found = []
-        for partition in partitions:
-            held = self._markers[partition].open
-            behind = ends[partition] - committed[partition].offset if partition in committed else None
-            found.append(status_of(partition.partition, held.values(), counts[partition.partition], behind, now))
-        return found
+        counts = await self._redeliveries({one: markers.oldest() for one, markers in self._markers.items()})
+        return [
+            PartitionStatus(
+                partition.partition,
+                open=len(markers.open),
+                oldest=max((max(0.0, now - one.since) for one in markers.open.values()), default=None),
+                overdue=sum(one.until < now for one in markers.open.values()),
+                redelivered=sum(count > 0 for count in counts[partition.partition]),
+                most=max(counts[partition.partition], default=0),
+                behind=ends[partition] - committed[partition].offset if partition in committed else None,
+            )
+            for partition, markers in self._markers.items()
+        ]
 
-    async def _counts(self, wanted: Mapping[TopicPartition, Collection[int]]) -> Mapping[int, list[int]]:
-        """Earlier deliveries of these records, by partition."""
+    async def _redeliveries(self, wanted: Mapping[TopicPartition, Collection[int]]) -> defaultdict[int, list[int]]:
+        """Earlier deliveries of each of these records, by partition."""
         counts: defaultdict[int, list[int]] = defaultdict(list)
         offsets = {TopicPartition(self._topics.queue, one.partition): set(some) for one, some in wanted.items() if some}
         spans = {place: spans_of(sorted(some)) for place, some in offsets.items()}
@@ -198,33 +179,34 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
     try:
         await client.start(CONNECT_TIMEOUT)
         status = _Status(client, topics, where.skipped)
-        await status.begin(where.bootstrap_servers)
-        if status.is_from_beginning:
+        if not await status.begin(where.bootstrap_servers):
             say(
                 f"Group {group} has committed nothing in {topics.markers}, so it is read from its beginning. If "
                 "another group tracks this queue, give it by --group: a KmqConsumer's own tracker has the consumer's "
                 "group with -redelivery."
             )
-        if how.as_json:
-            await _as_json(status, how)
-            return
-        console = make_console()
-        if not how.watch:
-            console.print(table(queue, await status.update()))
-            return
-        with Live(table(queue, await status.update()), console=console, auto_refresh=False) as live:
-            while True:
-                await asyncio.sleep(how.every)
-                live.update(table(queue, await status.update()), refresh=True)
+        await _show(status, queue, how)
     finally:
         await client.stop(STOP_TIMEOUT)
 
 
-async def _as_json(status: _Status, how: Reporting) -> None:
-    while True:
-        for one in await status.update():
-            print(json.dumps(one._asdict()))
-        sys.stdout.flush()
-        if not how.watch:
-            return
-        await asyncio.sleep(how.every)
+async def _show(status: _Status, queue: str, how: Reporting) -> None:
+    """Once, or with ``--watch`` until it is cancelled."""
+    console = make_console()
+    partitions = await status.update()
+    with ExitStack() as stack:
+        live = None
+        if how.watch and not how.as_json:
+            live = stack.enter_context(Live(table(queue, partitions), console=console, auto_refresh=False))
+        while True:
+            if how.as_json:
+                for one in partitions:
+                    print(json.dumps(one._asdict()), flush=True)
+            elif live is None:
+                console.print(table(queue, partitions))
+            else:
+                live.update(table(queue, partitions), refresh=True)
+            if not how.watch:
+                return
+            await asyncio.sleep(how.every)
+            partitions = await status.update()

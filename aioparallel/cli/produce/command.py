@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -55,7 +56,7 @@ class Producing:
             name, separator, value = text.partition("=")
             if not name or not separator:
                 raise ConfigurationError("header", text, "must be NAME=VALUE, as in source=import")
-            parsed.append((name, value.encode()))
+            parsed.append((name, os.fsencode(value)))  # bytes that are no UTF-8 as they were typed
         return tuple(parsed)
 
 

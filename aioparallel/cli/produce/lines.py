@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 from aioparallel.cli.produce.command import Producing
 from aioparallel.records.errors import ConfigurationError
@@ -18,7 +19,7 @@ class LineParser:
         self._topic = topic
         self._how = how
         self._headers = how.headers()
-        self._separator = None if how.key_separator is None else how.key_separator.encode()
+        self._separator = None if how.key_separator is None else os.fsencode(how.key_separator)
         self._path = [] if how.key_field is None else how.key_field.split(".")
 
     def record(self, line: bytes, place: str) -> Outgoing:
@@ -36,7 +37,7 @@ class LineParser:
     def _field(self, line: bytes, place: str) -> bytes | None:
         try:
             value = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigurationError("key_field", self._how.key_field, f"{place} is no JSON: {error}") from None
         for name in self._path:
             if not isinstance(value, dict) or name not in value:
@@ -44,4 +45,9 @@ class LineParser:
             value = value[name]
         if value is None:
             return None
-        return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()
+        try:
+            return (value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))).encode()
+        except UnicodeEncodeError:
+            raise ConfigurationError(
+                "key_field", self._how.key_field, f"half a surrogate pair in {place}, which has no UTF-8"
+            ) from None

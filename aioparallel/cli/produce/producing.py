@@ -41,6 +41,8 @@ async def produce_lines(topic: str, files: Sequence[Path], how: Producing, where
     for file in files:
         if not file.is_file():
             raise ConfigurationError("FILES", str(file), "must be a file that exists")
+    if not files and sys.stdin is None:
+        raise ConfigurationError("FILES", None, "must be given: standard input is closed")
     producer = AiokafkaProducer(
         where.bootstrap_servers,
         delivery_timeout=DELIVERY_TIMEOUT,

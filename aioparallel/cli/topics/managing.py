@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -42,7 +42,7 @@ async def list_topics(where: Cluster, *, as_json: bool) -> None:
     async with _admin(where) as admin, _client(where) as client:
         partitions = await admin.topics()
         found = await client.partitions(list(partitions), REQUEST_TIMEOUT) if partitions else set()
-        ranges = await _offset_ranges(client, found)
+        ranges = await _offset_ranges(client, found, await admin.leaderless())
     rows = [(name, count, _offsets_in(ranges, name)) for name, count in sorted(partitions.items())]
     console = make_console()
     if as_json:
@@ -63,11 +63,12 @@ async def describe_topic(topic: str, where: Cluster, *, as_json: bool) -> None:
     async with _admin(where) as admin, _client(where) as client:
         described = await admin.describe_topic(topic)
         configs = await _own_configs(admin, topic)
-        ranges = await _offset_ranges(client, {TopicPartition(topic, one.partition) for one in described})
+        asked = {TopicPartition(topic, one.partition): one.leader < 0 for one in described}
+        ranges = await _offset_ranges(client, asked, {partition for partition, has_none in asked.items() if has_none})
     console = make_console()
     if as_json:
         for one in described:
-            first, following = ranges[TopicPartition(topic, one.partition)]
+            first, following = ranges.get(TopicPartition(topic, one.partition), (None, None))
             fields = {**one._asdict(), "first_offset": first, "next_offset": following}
             console.file.write(json.dumps(fields) + "\n")
         return
@@ -77,10 +78,10 @@ async def describe_topic(topic: str, where: Cluster, *, as_json: bool) -> None:
     )
     table = _table("partition", "first offset", "next offset", "leader", "replicas", "in sync")
     for one in described:
-        first, following = ranges[TopicPartition(topic, one.partition)]
+        offsets = [f"{offset:,}" for offset in ranges.get(TopicPartition(topic, one.partition), ())]
         leader = "none" if one.leader < 0 else str(one.leader)
         ids = (", ".join(map(str, some)) for some in (one.replicas, one.in_sync))
-        table.add_row(str(one.partition), f"{first:,}", f"{following:,}", leader, *ids)
+        table.add_row(str(one.partition), *(offsets or ("unknown", "unknown")), leader, *ids)
     console.print(table)
     for name, value in sorted(configs.items()):
         console.print(f"{plain_text(name)}={plain_text(value)}", highlight=False, markup=False)
@@ -112,7 +113,7 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
     """``aioparallel topics delete``."""
     if not names:
         raise ConfigurationError("NAMES", None, "must be given")
-    if not (yes or sys.stdin.isatty()):
+    if not (yes or (sys.stdin is not None and sys.stdin.isatty())):
         raise ConfigurationError(
             "yes", yes, "standard input is no terminal, so there is nobody to ask; --yes skips the question"
         )
@@ -123,7 +124,7 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
         if not yes:
             async with _client(where) as client:
                 found = await client.partitions(list(names), REQUEST_TIMEOUT)
-                ranges = await _offset_ranges(client, found)
+                ranges = await _offset_ranges(client, found, await admin.leaderless())
             which = ", ".join(f"{name} ({counted(_offsets_in(ranges, name), 'offset')})" for name in names)
             if not confirm(f"Delete {which}?"):
                 say("Nothing was done.")
@@ -149,14 +150,18 @@ async def _client(where: Cluster) -> AsyncIterator[Client]:
 
 
 async def _offset_ranges(
-    client: Client, partitions: Collection[TopicPartition]
+    client: Client, partitions: Iterable[TopicPartition], leaderless: Collection[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """The first and the next offset of each log."""
-    if not partitions:
+    """The first and the next offset of each log, without those that nobody can be asked about."""
+    asked = set(partitions).difference(leaderless)
+    if unknown := sorted(set(partitions).intersection(leaderless)):
+        what = f"{', '.join(map(str, unknown[:3]))}{', ...' if unknown[3:] else ''}"
+        say(f"WARNING {counted(len(unknown), 'partition')} without a leader: the offsets of {what} are not counted")
+    if not asked:
         return {}
-    beginnings = await client.beginning_offsets(partitions, REQUEST_TIMEOUT)
-    ends = await client.written_end_offsets(partitions, REQUEST_TIMEOUT)
-    return {partition: (beginnings[partition], ends[partition]) for partition in partitions}
+    beginnings = await client.beginning_offsets(asked, REQUEST_TIMEOUT)
+    ends = await client.written_end_offsets(asked, REQUEST_TIMEOUT)
+    return {partition: (beginnings[partition], ends[partition]) for partition in asked}
 
 
 def _offsets_in(ranges: Mapping[TopicPartition, tuple[int, int]], topic: str) -> int:

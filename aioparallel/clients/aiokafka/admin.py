@@ -103,6 +103,16 @@ class Admin:
         names = cluster.topics(exclude_internal_topics=True)
         return {name: len(cluster.partitions_for_topic(name) or ()) for name in names}
 
+    async def leaderless(self) -> set[TopicPartition]:
+        """The partitions of :meth:`topics` that have no leader, so that nothing can be asked about their logs."""
+        cluster = await self._metadata()
+        return {
+            TopicPartition(name, number)
+            for name in cluster.topics(exclude_internal_topics=True)
+            for number in (cluster.partitions_for_topic(name) or set())
+            - (cluster.available_partitions_for_topic(name) or set())
+        }
+
     async def brokers(self) -> int:
         """The number of running brokers."""
         return len((await self._metadata()).brokers())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from types import CoroutineType
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +27,7 @@ __all__ = ["Decision", "Failures", "NotDue"]
 # How many seconds a record waits for resources that the process lacks, if waits are counted without a limit of their
 # own (RetryPolicy.count_waits without max_wait).
 _LONGEST_SHORTAGE: Final = 60.0
+_LONGEST_CHAIN: Final = 20  # causes of an error that are looked at; a chain may be a circle
 
 
 class NotDue(Exception):
@@ -120,10 +122,10 @@ class Failures:
     def _is_unreadable(self, error: Exception) -> bool:
         """Whether the same bytes would give the same error again, and the record has somewhere to go. Where the end
         would stop the run, only the record's key waits for another deserializer. An OSError is that of another
-        process, such as a schema registry."""
+        process, such as a schema registry, and memory may be free again later."""
         return (
             isinstance(error, DeserializationError)
-            and not isinstance(error.__cause__, OSError)
+            and not any(isinstance(one, OSError | MemoryError) for one in _causes(error))
             and self._budget.end in ("dead_letter", "skip")
             and isinstance(self._budget.retry, RetryPolicy)
         )
@@ -188,3 +190,13 @@ class Failures:
             f"is what the function returned for {record!r}; it must be seconds (0 or more), "
             '"dead_letter", "skip" or "stop"',
         )
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """What the error was raised from: clients wrap the OSError of a connection in exceptions of their own."""
+    cause: BaseException | None = error
+    for _ in range(_LONGEST_CHAIN):
+        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        if cause is None:
+            return
+        yield cause

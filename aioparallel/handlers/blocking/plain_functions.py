@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 
-from aioparallel.config.callables import check_arguments
-from aioparallel.config.policies import is_async
+from aioparallel.config.callables import check_arguments, is_async
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["check_plain_handler", "name_of"]

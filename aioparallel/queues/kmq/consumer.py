@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Unpack
 
+from aioparallel.config.callables import is_async
 from aioparallel.config.extension import ConsumerContext
 from aioparallel.config.handling import Ordering, check_choice, check_count, check_time
 from aioparallel.config.option_docs import takes_options
 from aioparallel.config.options import Options, PlainFields, checked_extensions
-from aioparallel.config.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters, is_async
+from aioparallel.config.policies import FailurePolicy, RetryBudget, RetryPolicy, TooLargeLetters
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
 from aioparallel.group.client import Client

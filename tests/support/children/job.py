@@ -34,7 +34,7 @@ class Job:
     sample_interval: float = 0.0
 
     def child(self, directory: Path, name: str = "consumer") -> Child:
-        """A process that does it until SIGTERM; its events stand in ``name.events`` in this directory, what it has to
+        """A process that does it until SIGTERM; its events are in ``name.events`` in this directory, what it has to
         say in ``name.log``."""
         arguments = [json.dumps(asdict(self)), str(directory / f"{name}.events")]
         return Child.of_module(name, "tests.support.children.consumer", *arguments, log=directory / f"{name}.log")

@@ -1,6 +1,6 @@
 """A server with an example's application: ``python -m tests.support.children.web KIND PORT EVENTS SUFFIX [exit|slow]``.
 
-It is the example as it stands, but that its topics and groups have a suffix, that what is done to orders is noted in an
+It is the unchanged example, but that its topics and groups have a suffix, that what is done to orders is noted in an
 event log, and, with ``exit``, that a consumer's failure ends it; with ``slow``, that orders take long after the first.
 """
 
@@ -28,7 +28,7 @@ QUICK = 300
 
 
 def maker(log: EventLog, suffix: str, *, slow: bool) -> Callable[..., ParallelConsumer[Any, Any]]:
-    """What stands for ParallelConsumer in the example."""
+    """A replacement for ParallelConsumer in the example."""
 
     async def noted(record: Record[Any, Any], call_next: CallNext) -> object:
         if not record.topic.startswith("orders"):

@@ -7,7 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol, cast
+from typing import Any, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -34,44 +34,10 @@ from tests.support.clusters.cluster import (
 __all__ = ["KINDS", "AiokafkaCluster", "serving"]
 
 
-class Acknowledged(Protocol):
-    offset: int
-
-
-class Producer(Protocol):
-    """The part of AIOKafkaProducer used here."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None,
-        partition: int,
-        timestamp_ms: int | None,
-        headers: list[tuple[str, bytes | None]],
-    ) -> asyncio.Future[Acknowledged]: ...
-    async def begin_transaction(self) -> None: ...
-    async def commit_transaction(self) -> None: ...
-    async def abort_transaction(self) -> None: ...
-
-
-class Reader(Protocol):
-    """The part of AIOKafkaConsumer used here."""
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    async def end_offsets(self, partitions: list[TopicPartition]) -> Mapping[TopicPartition, int]: ...
-    def assignment(self) -> set[TopicPartition]: ...
-    async def position(self, partition: TopicPartition) -> int: ...
-    async def getmany(self, *, timeout_ms: int) -> Mapping[TopicPartition, Sequence[Record]]: ...
-
-
 class OpenTransaction:
-    """Records in the log that nobody has decided about."""
+    """Undecided records in the log."""
 
-    def __init__(self, cluster: AiokafkaCluster, producer: Producer, partition: TopicPartition) -> None:
+    def __init__(self, cluster: AiokafkaCluster, producer: Any, partition: TopicPartition) -> None:
         self._cluster = cluster
         self._producer = producer
         self._partition = partition
@@ -92,10 +58,10 @@ class AiokafkaCluster:
         self.name = name
         self.timing = timing
         self.broker = broker
-        self._producers: dict[str | None, Producer] = {}
+        self._producers: dict[str | None, Any] = {}
         self._clients: list[AiokafkaClient] = []
         self._sending: list[AiokafkaProducer | AiokafkaTransactionalProducer] = []
-        self._reader: Reader | None = None
+        self._reader: Any = None
         self._closing = contextlib.AsyncExitStack()
 
     async def close(self) -> None:
@@ -130,11 +96,8 @@ class AiokafkaCluster:
         return await self._send(await self._producer(compression), topic, records, partition)
 
     async def open_transaction(self, topic: str, records: Sequence[Produced], partition: int = 0) -> Transaction:
-        producer = cast(
-            "Producer",
-            AIOKafkaProducer(
-                bootstrap_servers=self.broker.bootstrap_servers, transactional_id=f"transaction-{uuid.uuid4()}"
-            ),
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.broker.bootstrap_servers, transactional_id=f"transaction-{uuid.uuid4()}"
         )
         await producer.start()
         self._closing.push_async_callback(producer.stop)
@@ -223,10 +186,7 @@ class AiokafkaCluster:
         return self.producer(delivery_timeout=delivery_timeout, bootstrap_servers=NOBODY)
 
     async def records(self, topic: str) -> list[Record]:
-        reader = cast(
-            "Reader",
-            AIOKafkaConsumer(topic, bootstrap_servers=self.broker.bootstrap_servers, auto_offset_reset="earliest"),
-        )
+        reader = AIOKafkaConsumer(topic, bootstrap_servers=self.broker.bootstrap_servers, auto_offset_reset="earliest")
         await reader.start()
         try:
             async with asyncio.timeout(self.timing.deadline):
@@ -234,7 +194,7 @@ class AiokafkaCluster:
         finally:
             await reader.stop()
 
-    async def _read_all(self, reader: Reader) -> list[Record]:
+    async def _read_all(self, reader: Any) -> list[Record]:
         # Without a group it has all partitions at once.
         every = sorted(reader.assignment())
         ends = await reader.end_offsets(every)
@@ -250,25 +210,23 @@ class AiokafkaCluster:
     async def log_end(self, partition: TopicPartition) -> int:
         """The end of the log, decided or not."""
         if self._reader is None:
-            self._reader = cast("Reader", AIOKafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers))
+            self._reader = AIOKafkaConsumer(bootstrap_servers=self.broker.bootstrap_servers)
             await self._reader.start()
             self._closing.push_async_callback(self._reader.stop)
-        return (await self._reader.end_offsets([partition]))[partition]
+        end: int = (await self._reader.end_offsets([partition]))[partition]
+        return end
 
-    async def _producer(self, compression: Compression | None) -> Producer:
+    async def _producer(self, compression: Compression | None) -> Any:
         if compression not in self._producers:
-            producer = cast(
-                "Producer",
-                AIOKafkaProducer(
-                    bootstrap_servers=self.broker.bootstrap_servers, compression_type=compression, linger_ms=1
-                ),
+            producer = AIOKafkaProducer(
+                bootstrap_servers=self.broker.bootstrap_servers, compression_type=compression, linger_ms=1
             )
             await producer.start()
             self._closing.push_async_callback(producer.stop)
             self._producers[compression] = producer
         return self._producers[compression]
 
-    async def _send(self, producer: Producer, topic: str, records: Sequence[Produced], partition: int) -> list[int]:
+    async def _send(self, producer: Any, topic: str, records: Sequence[Produced], partition: int) -> list[int]:
         sent = [
             await producer.send(topic, record.value, record.key, partition, record.timestamp, list(record.headers))
             for record in records

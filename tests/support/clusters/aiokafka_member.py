@@ -56,7 +56,7 @@ def coordinator_of(client: AiokafkaClient) -> Coordinator:
 
 
 class Member:
-    """Listens, and seeks each partition to its committed offset (or 0) when told to."""
+    """Listens, and seeks each partition to its committed offset (or 0) on request."""
 
     def __init__(self, client: AiokafkaClient) -> None:
         self.client = client

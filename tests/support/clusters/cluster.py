@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 Feature = Literal[
-    "added partitions",  # add_partitions(), and members that are told of them within the deadline
+    "added partitions",  # add_partitions(), and members that learn of them within the deadline
     "compacted topics",  # create_topic(compacted=True)
     "compression",  # produce(compression=...)
     "cooperative",  # client(cooperative=True): only what moves is revoked
@@ -147,10 +147,10 @@ class Cluster(Protocol):
         once". ``instance_id``: the member's, which commits them."""
 
     def unreachable_producer(self, *, delivery_timeout: float) -> Producer:
-        """A new producer whose bootstrap address nobody listens at."""
+        """A new producer with a bootstrap address without a listener."""
 
     def unreachable_client(self, group_id: str) -> Client:
-        """A new client whose bootstrap address nobody listens at."""
+        """A new client with a bootstrap address without a listener."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ __all__ = ["Sender"]
 
 
 class _Single(PendingOutput):
-    """One output that is told of as :meth:`Producer.send` would."""
+    """One output, reported as by :meth:`Producer.send`."""
 
     __slots__ = ("delivered",)
 
@@ -58,7 +58,7 @@ class Sender:
         return ended
 
     async def written(self, *outputs: Outgoing, deadline: float = 30.0) -> Sequence[Produced]:
-        """Send them, and where they stand."""
+        """Send them. Returns where they are stored."""
         async with asyncio.timeout(deadline):
             result = await self.send(*outputs)
         assert not isinstance(result, ProduceFailed), result

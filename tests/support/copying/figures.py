@@ -43,7 +43,7 @@ class Figures:
     order: OrderChecker
     delivery: DeliveryChecker[int]
     misplaced: list[Acknowledged]
-    """Acknowledged, but at that offset stands something else, or nothing."""
+    """Acknowledged, but another record or none is stored at that offset."""
     gave_up: int
     """Deliveries that gave up, each of one output."""
     unexplained: list[int]

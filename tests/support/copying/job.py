@@ -11,14 +11,14 @@ from aioparallel.testing.event_log import Event, EventKind
 __all__ = ["UNKNOWN", "Acknowledged", "CopyJob", "acknowledged_in", "again_in"]
 
 UNKNOWN: Final = (1 << 44) - 1
-"""The offset of an output of which the broker does not know any more where it stands."""
+"""The offset of an output if the broker no longer knows it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CopyJob:
     """What each member is to do.
 
-    ``handler_seconds``: how long each handler sleeps, until the member is told to hurry; with ``max_concurrency`` of
+    ``handler_seconds``: how long each handler sleeps, until SIGUSR1; with ``max_concurrency`` of
     them at once it sets the rate. Times are seconds.
     """
 
@@ -53,7 +53,7 @@ class Acknowledged(NamedTuple):
 
 
 # In a member's event log BEGAN (partition 0) is the number of an output that was acknowledged and ENDED, next to it,
-# the place where it stands; FAILED (partition 0) is the number of a record that is tried again.
+# the place where it is stored; FAILED (partition 0) is the number of a record that is tried again.
 
 
 def acknowledged_in(events: list[Event]) -> list[Acknowledged]:

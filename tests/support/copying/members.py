@@ -8,7 +8,6 @@ import signal
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self, TypedDict
 
 from aioparallel.testing.event_log import Event, read_events
@@ -30,7 +29,7 @@ class Sample(TypedDict):
 
 
 class Member:
-    """One member. Its warnings and errors, and what was acknowledged to it, stand in files of their own."""
+    """One member. Its warnings and errors, and its acknowledged outputs, are in separate files."""
 
     def __init__(self, job: CopyJob, directory: Path, name: str) -> None:
         self.killed = False
@@ -65,7 +64,7 @@ class Member:
         await self._hearing
 
     def check(self) -> None:
-        """Raises AssertionError when it has ended though nobody killed it."""
+        """Raises AssertionError if it has ended without being killed."""
         assert self.killed or self.child.running, f"a member has ended. {self.log_tail()}"
 
     def events(self) -> list[Event]:
@@ -107,7 +106,7 @@ class Members:
             member.child.signal(signal.SIGUSR1)
 
     def left(self) -> dict[int, int]:
-        """Records that are not complete, by partition of the source; partitions that nobody holds are left out."""
+        """Records that are not complete, by partition of the source; partitions without an owner are left out."""
         known: dict[int, int] = {}
         for member in self.living:
             member.check()
@@ -140,8 +139,6 @@ class Members:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         for member in self.all:
             await member.close()

@@ -1,4 +1,4 @@
-"""A service of aiohttp's, in the loop of the test: it answers as it is told, and notes what it was asked."""
+"""A service of aiohttp's, in the loop of the test: it answers as configured, and records its requests."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class JavaConsumer:
         return self._child.log.read_text(errors="replace")
 
     def check(self) -> None:
-        """Fail the test when the process has ended though nobody told it to."""
+        """Fail the test if the process has ended by itself."""
         assert self._child.running, f"the Java consumer has ended; it said:\n{self.complaints}"
 
     async def close(self) -> None:

@@ -71,7 +71,7 @@ class OurConsumer:
         await self._running
 
     def check(self) -> None:
-        """Fail the test when it has ended though nobody told it to."""
+        """Fail the test if it has ended by itself."""
         assert self._running is not None
         assert not self._running.done(), f"our consumer ended: {self._running!r}"
 

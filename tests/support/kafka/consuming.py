@@ -30,7 +30,7 @@ def consumer_of(
     producer: Producer | None = None,
     **options: Unpack[OptionFields],
 ) -> ParallelConsumer[Any, Any]:
-    """One of a group that nobody has had, unless one is given."""
+    """A consumer of a new group, unless one is given."""
     group_id = group_id or f"group-{uuid.uuid4().hex}"
     return ParallelConsumer(topic, bootstrap_servers=servers, group_id=group_id, producer=producer, **options)
 

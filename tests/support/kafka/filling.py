@@ -15,7 +15,7 @@ __all__ = ["Message", "fill", "fill_numbered", "number_of", "numbered"]
 _TIMEOUT: Final = 120.0
 _CONNECT: Final = 1.0
 _SETTINGS: Final = {
-    # Without it about one new topic in fifty got a partition whose records stood in another order.
+    # Without it about one new topic in fifty got a partition with records in another order.
     "enable.idempotence": True,
     "linger.ms": 50,
     "batch.size": 256 * 1024,
@@ -51,7 +51,7 @@ def fill(servers: str, topic: str, messages: Iterable[Message], *, codec: str = 
         producer.list_topics(topic, _CONNECT)
     failed: list[object] = []
 
-    def told(error: object, _: object) -> None:
+    def delivered(error: object, _: object) -> None:
         failed.append(error)
 
     if aborted:
@@ -62,7 +62,7 @@ def fill(servers: str, topic: str, messages: Iterable[Message], *, codec: str = 
         count += 1
         while True:
             try:
-                producer.produce(topic, value, key, partition, told, timestamp=timestamp, headers=list(headers))
+                producer.produce(topic, value, key, partition, delivered, timestamp=timestamp, headers=list(headers))
             except BufferError:  # the queue is full
                 producer.poll(0.1)
             else:
@@ -76,7 +76,7 @@ def fill(servers: str, topic: str, messages: Iterable[Message], *, codec: str = 
 
 def numbered(records: int, keys: int, size: int = 0) -> Iterator[Message]:
     """Record ``n`` has key ``k<n % keys>`` and a value of ``size`` bytes at least that begins with ``n``, so that
-    whoever reads them sees order and completeness."""
+    a reader can check order and completeness."""
     for n in range(records):
         yield Message(b"k%d" % (n % keys), (b"%d " % n).ljust(size, b"x"))
 

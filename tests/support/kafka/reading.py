@@ -1,4 +1,4 @@
-"""Reading back what stands in topics and in groups: the one way of all tests, with other clients than ours."""
+"""Reads topics and committed offsets back with other clients than ours: the one way of all tests."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _ends(consumer: Consumer, topic: str, deadline: float) -> dict[int, int]:
                 return {one: consumer.get_watermark_offsets(TopicPartition(topic, one), _ASK)[1] for one in found}
         except KafkaException:
             pass  # that broker hangs, or has just become the leader
-        assert time.monotonic() < deadline, f"nobody says where the partitions of {topic} end"
+        assert time.monotonic() < deadline, f"no broker reports the ends of the partitions of {topic}"
 
 
 async def committed(servers: str, group: str) -> dict[int, Committed]:

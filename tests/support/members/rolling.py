@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from aioparallel.testing.processes.child import Child
@@ -62,9 +61,7 @@ class Rolling:
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
     async def replace(self, number: int, side: Side, *, kill: bool = False) -> None:

@@ -31,7 +31,7 @@ def broker_of(partitions: int = 1) -> InMemoryBroker:
 def deduplicating(
     broker: InMemoryBroker, *, cooperative: bool = False, **options: Unpack[OptionFields]
 ) -> ParallelConsumer[Any, Any]:
-    """A consumer of "t"; by record, unless told otherwise."""
+    """A consumer of "t"; by record by default."""
     options.setdefault("deduplicate", Deduplicate(SEEN))
     return consumer_of(broker, cooperative=cooperative, **options)
 

@@ -83,7 +83,7 @@ class Logs:
         for place, span in spans.items():
             found = [record for record in self.of(place) if span.start <= record.offset < span.end]
             for at in range(0, len(found), 3):
-                # Anew: whoever reads may deserialise it.
+                # New records: the reader may deserialise them.
                 portion = [Record(*place, one.offset, one.key, one.value, one.headers) for one in found[at : at + 3]]
                 yield Fetched(place, portion, portion[-1].offset + 1)
             yield Fetched(place, [], span.end)

@@ -81,7 +81,7 @@ class Cluster:
 
     @property
     def logs(self) -> list[list[int]]:
-        """The numbers of the outputs that stand in each partition."""
+        """The numbers of the outputs stored in each partition."""
         found: list[list[int]] = [[] for _ in range(self._partitions)]
         for record in self.broker.records(TOPIC):
             found[record.partition].append(int(record.value or b""))

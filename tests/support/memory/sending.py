@@ -1,4 +1,4 @@
-"""Outputs through the in-memory producer, and what stands in the log."""
+"""Sends outputs through the in-memory producer, and reads the log."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ async def fatal(stage: Stage) -> None:
 
 
 async def record_stopped(stage: Stage) -> None:
-    """The patience with a record has ended, and the policy says stop."""
+    """The retries of a record have ended, and the policy stops the consumer."""
     error = await run_and(stage, lambda consumer, task: stage.broker.append("t", b"poison"))
     assert isinstance(error, RecordStopped)
 

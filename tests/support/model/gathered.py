@@ -123,7 +123,7 @@ class Gathered(SyncCore):
     # -- lingering --------------------------------------------------------------------------------------
 
     def _lingers(self, pending: PendingBatch) -> None:
-        assert pending not in self.lingering, "told twice"
+        assert pending not in self.lingering, "reported twice"
         assert not pending.is_due
         assert not pending.is_over
         assert pending.batching.terms.linger, "this one does not wait"

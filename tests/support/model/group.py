@@ -113,7 +113,7 @@ def _suspend() -> Generator[
 
 
 class Commits:
-    """The real committer over the model's coordinator, moved by hand: a commit stands still until :meth:`answer`."""
+    """The real committer over the model's coordinator, moved by hand: a commit waits until :meth:`answer`."""
 
     def __init__(self, group: Group, options: Options, scheduler: Scheduler) -> None:
         self._group = group
@@ -139,7 +139,7 @@ class Commits:
         self._go_on(None)
 
     def answer(self) -> None:
-        """The answer comes; a text that was too large is sampled and sent anew."""
+        """The answer arrives; a text that was too large is sampled and sent again."""
         results = self._results
         if results is None:
             results = self._group.judge(self._asked, self._generation, self._fate)

@@ -22,7 +22,7 @@ Cell = bytes | None | str
 
 
 class State(enum.Enum):
-    """Where one record of one session stands."""
+    """The state of one record of one session."""
 
     BUFFERED = "buffered"
     PARKED = "parked"
@@ -57,7 +57,7 @@ class Entry:
 
     @property
     def waits(self) -> bool:
-        """Whether it may start once nothing of its lane stands before it."""
+        """Whether it may start once no earlier record of its lane is unfinished."""
         return self.state is State.BUFFERED or (self.state is State.PARKED and self.woken)
 
 

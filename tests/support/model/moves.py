@@ -1,6 +1,6 @@
 """What may happen to scheduler, ledger, retry timers and commits, done to them and to the model alike.
 
-It plays what stands around the sync core: a pool of workers, time, the coordinator, other members.
+It plays what surrounds the sync core: a pool of workers, time, the coordinator, other members.
 """
 
 from __future__ import annotations

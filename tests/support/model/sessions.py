@@ -69,7 +69,7 @@ class Sessions(RuleBasedStateMachine):
         believed_limit: int,
         logs: list[list[Cell]],
     ) -> None:
-        """``ordering`` None stands for an ``order_by``. Something is read of some partitions."""
+        """``ordering`` None means an ``order_by``. Something is read of some partitions."""
         by_first_byte = ordering is None
         ordering = ordering or Ordering.KEY
         self.model = Model(ordering, by_first_byte)

@@ -27,7 +27,7 @@ RESOURCES = {"place": place}
 async def note(row: SinkRow) -> None:
     """Write a line to the file that the row names: itself, its idempotency key, and what is shared."""
     await asyncio.sleep(0.001)
-    with Path(row["file"]).open("a") as file:  # noqa: ASYNC230 - a line, and nobody else waits
+    with Path(row["file"]).open("a") as file:  # noqa: ASYNC230 - one line, and nothing else waits
         file.write(f"{row['seq']}|{row['k']}|{row.idempotency_key}|{resource('place', str)}\n")
 
 

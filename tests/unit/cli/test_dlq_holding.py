@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 from aiokafka.cluster import ClusterMetadata
 
-from aioparallel.cli.dlq.holding import Claim, Hold, one_holder
+from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.marks import MarksRefused
 from aioparallel.group.client import Client, Generation
 
@@ -37,10 +37,10 @@ def holders(members: Mapping[str, tuple[str, str | None]]) -> dict[str, list[str
     """Who is given what; ``members``: by name, the topic, and the name under which one says to hold it."""
     said: dict[str, Any] = {}
     for name, (topic, held_as) in members.items():
-        claim = Claim()
-        claim.member_id = held_as
-        said[name] = one_holder(claim).metadata([topic])
-    given = one_holder(Claim()).assign(cast("ClusterMetadata", Topics()), said)
+        hold = Hold(topic, "g")
+        hold.claim = held_as
+        said[name] = hold.assignor.metadata([topic])
+    given = Hold(TOPIC, "g").assignor.assign(cast("ClusterMetadata", Topics()), said)
     assert all(numbers == [0, 1] for one in given.values() for _, numbers in one.assignment)
     return {name: [topic for topic, _ in one.assignment] for name, one in given.items()}
 
@@ -55,8 +55,8 @@ def test_one_member_has_a_topic() -> None:
 
 async def held() -> Hold:
     """A place that was given."""
-    hold = Hold(cast("Client", Silent()), TOPIC, "g", Claim())
-    taking = asyncio.create_task(hold.take())
+    hold = Hold(TOPIC, "g")
+    taking = asyncio.create_task(hold.take(cast("Client", Silent())))
     await asyncio.sleep(0)
     assert not taking.done()
     hold.assigned([P0], MINE)
@@ -82,8 +82,8 @@ async def test_a_place_is_kept_over_generations() -> None:
 
 async def test_a_topic_that_somebody_else_holds() -> None:
     """Taking it says so, and goes on saying so."""
-    hold = Hold(cast("Client", Silent()), TOPIC, "g", Claim())
-    taking = asyncio.create_task(hold.take())
+    hold = Hold(TOPIC, "g")
+    taking = asyncio.create_task(hold.take(cast("Client", Silent())))
     await asyncio.sleep(0)
     hold.assigned([], MINE)
     with pytest.raises(MarksRefused, match=f"another replay or drop of {TOPIC} is running in group 'g'"):

@@ -129,7 +129,7 @@ async def test_json_lines_stream() -> None:
     records = [letter_record(offset, at=1000.0 - offset) for offset in range(150)]
     output = StringIO()
     search = Search(opened(Fetched(P0, records, 150)), Selection(), everything=False)
-    await print_json(search, json_summary, Console(file=output))
+    await print_json(search.letters(json_summary), Console(file=output))
     assert [json.loads(line)["offset"] for line in output.getvalue().splitlines()] == list(range(150))
 
 

@@ -10,8 +10,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from aioparallel.cli.dlq.commands import Access
 from aioparallel.cli.dlq.dead_letter_topic import OpenTopic
-from aioparallel.cli.dlq.options import Access
 from aioparallel.cli.dlq.printing import details, json_details
 from aioparallel.cli.dlq.replaying import Destination
 from aioparallel.cli.dlq.selecting import DeadLetter

@@ -51,7 +51,7 @@ def refused(make: type[object], option: str, given: dict[str, Any], value: objec
         *[("max_wait", value, SECONDS) for value in (-0.1, NAN, INF, 1e7, "1", False)],
         *[("multiplier", value, "must be from 1 to 1,000") for value in (0.99, 0, -2, 1_001, NAN, "2", True, None)],
         *[("jitter", value, "must be from 0 to 1") for value in (-0.1, 1.1, NAN, "0", True, None)],
-        *[("max_attempts", value, "must be None, or 1 or more") for value in (0, -1, 2.0, "3", True)],
+        *[("max_attempts", value, "must be a whole number of at least 1") for value in (0, -1, 2.0, "3", True)],
         *[
             ("retry_on", value, "must be an exception class, or a tuple of them")
             for value in (BaseException, 3, "OSError", OSError(), None)
@@ -96,13 +96,13 @@ def test_endless(given: dict[str, Any], endless: bool) -> None:
     [
         ("retry", {"retry": 3}, 3, "must be a RetryPolicy or a function"),
         ("retry", {"retry": None}, None, "must be a RetryPolicy or a function"),
-        ("give_up", {"give_up": "dead_letter"}, "dead_letter", 'must be "stop" or "skip"'),
-        ("give_up", {"give_up": None}, None, 'must be "stop" or "skip"'),
+        ("give_up", {"give_up": "dead_letter"}, "dead_letter", "must be one of stop, skip"),
+        ("give_up", {"give_up": None}, None, "must be one of stop, skip"),
         (
             "give_up",
             {"give_up": "skip", "dead_letter": "dead"},
             "skip",
-            "cannot stand beside dead_letter: leave one of them out",
+            "cannot be combined with dead_letter: leave one of them out",
         ),
         ("dead_letter", {"dead_letter": " "}, " ", "must be the name of a topic"),
         *[
@@ -171,7 +171,10 @@ def test_the_end_of_patience(given: dict[str, Any], end: str) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "allowed"),
     [
-        *[("max_unacknowledged_bytes", value, "must be 1 or more bytes") for value in (0, -1, 1.5, "32M", True, None)],
+        *[
+            ("max_unacknowledged_bytes", value, "must be a whole number of at least 1")
+            for value in (0, -1, 1.5, "32M", True, None)
+        ],
         *[("delivery_timeout", value, SECONDS) for value in (-1, NAN, 1e7, "120", True, None)],
         ("delivery_timeout", 0, "must be more than 0 seconds"),
         *[("on_produced", value, "must be a plain function") for value in (3, "f", put_away, PutAway())],

@@ -366,7 +366,7 @@ def test_passwords_in_client_options_are_hidden_too() -> None:
 def test_security_and_client_options_do_not_contradict_each_other() -> None:
     """One of them says how to connect; the rest of ``client_options`` stays."""
     security = Security("SASL_PLAINTEXT", mechanism="PLAIN", username="me", password="secret-1")
-    with pytest.raises(ConfigurationError, match="cannot stand beside security"):
+    with pytest.raises(ConfigurationError, match="cannot be combined with security"):
         Options(security=security, client_options={"sasl_plain_password": "secret-2"})
     with pytest.raises(ConfigurationError, match=r"security=<dict>: must be a Security"):
         Options(security={"password": "secret-1"})  # type: ignore[arg-type]

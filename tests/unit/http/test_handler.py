@@ -215,7 +215,7 @@ async def test_clients_of_the_users_own(served: Service) -> None:
         ({"statuses": {404: "fine"}}, "must be one of"),
         ({"headers": {"X": 1}}, "must be a text"),
         ({"headers": {"Content-Length": "1"}}, "is made by the client"),
-        ({"idempotency_key": "always"}, "must be a function"),
+        ({"idempotency_key": "always"}, "must be a plain function"),
         ({"cache": 60}, "Cache"),
         ({"on_response": lambda record: None}, "must take"),
     ],

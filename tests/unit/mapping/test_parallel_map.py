@@ -194,7 +194,7 @@ async def anything() -> AsyncIterator[int]:
         ({"label": lambda item: item}, "must take the item and its index"),
         ({"key": lambda: 3}, "must take the item"),
         ({"handler": {"a": double}}, "must be one async function of the item"),
-        ({"handler": lambda n: double(n)}, "what a lambda gives is known when it is called"),
+        ({"handler": lambda n: double(n)}, "what a lambda returns is unknown until it is called"),
         ({"items": "http://one"}, "is one text, and iterates over its characters: put it into a list"),
         ({"items": b"one"}, "is one text, and iterates over its characters: put it into a list"),
         ({"read_in_thread": "yes"}, "read_in_thread='yes': must be one of True, False"),

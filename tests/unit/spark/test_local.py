@@ -461,7 +461,7 @@ def test_large_results_are_not_kept_by_number(form: str) -> None:
         output: Any = operator.on_executor(StructType([]))([pa.RecordBatch.from_pylist(numbers(400))])
     else:
         column = async_udf(returns="struct<n bigint, page binary>", max_concurrency=4)(slow_first_of)
-        output = column.on_executor()(iter([pa.StructArray.from_arrays([pa.array(range(400))], ["n"])]))
+        output = column.on_executor()(iter([pa.array(range(400))]))
 
     def end() -> None:
         settled(lambda: len(called))

@@ -28,7 +28,7 @@ from aioparallel.records.errors import (
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from aioparallel.web import Consumers, ConsumerService, RestartPolicy, answers
 from aioparallel.web import service as service_module
-from aioparallel.web.server_signals import end_application
+from aioparallel.web.service import end_application
 from tests.support.memory.consuming import Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 

@@ -458,6 +458,13 @@ def unreadable(cause: Exception) -> DeserializationError:
     return error
 
 
+def wrapped(cause: Exception) -> Exception:
+    """An exception of a client such as httpx, which was raised from another one of its own."""
+    inner, outer = RuntimeError("connect"), RuntimeError("registry")
+    inner.__cause__, outer.__cause__ = cause, inner
+    return outer
+
+
 @pytest.mark.parametrize(
     ("policy", "cause", "decision"),
     [
@@ -465,6 +472,9 @@ def unreadable(cause: Exception) -> DeserializationError:
         (FailurePolicy(dead_letter="dead", retry=EXACT, retry_topics={}), ERROR, Decision(end="dead_letter")),
         (FailurePolicy(give_up="skip"), KeyError("a"), Decision(end="skip")),
         (FailurePolicy(dead_letter="dead", retry=EXACT), ConnectionResetError(), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), wrapped(ConnectionRefusedError()), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), wrapped(KeyError("a")), Decision(end="dead_letter")),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), MemoryError(), Decision(delay=1)),
         (FailurePolicy(retry=EXACT), ERROR, Decision(delay=1)),
         (FailurePolicy(dead_letter="dead", retry=always(3)), ERROR, Decision(delay=3.0)),
         (FailurePolicy(dead_letter="dead", retry=always("skip")), ERROR, Decision(end="skip", by_function=True)),

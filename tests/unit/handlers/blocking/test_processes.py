@@ -28,7 +28,7 @@ from aioparallel import (
     in_processes,
     parallel_map,
 )
-from aioparallel.config.policies import is_async
+from aioparallel.config.callables import is_async
 from aioparallel.handlers.batches import Batch
 from aioparallel.handlers.blocking.crossing import Payload, crossing
 from aioparallel.handlers.blocking.processes import InProcesses

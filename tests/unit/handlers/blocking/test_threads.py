@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from aioparallel import RetryPolicy, in_threads, parallel_map
-from aioparallel.config.policies import is_async
+from aioparallel.config.callables import is_async
 from aioparallel.handlers.blocking import threads
 from aioparallel.handlers.blocking.thread_pool import ThreadPool
 from aioparallel.handlers.blocking.threads import InThreads

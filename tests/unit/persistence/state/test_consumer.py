@@ -357,14 +357,14 @@ async def test_a_position_outside_the_log_ends_the_run() -> None:
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"ordering": Ordering.UNORDERED}, "ordering=.*cannot stand beside state"),
-    ({"order_by": lambda record: record.value}, "order_by=.*cannot stand beside state"),
-    ({"deduplicate": Deduplicate("seen")}, "deduplicate=.*cannot stand beside state"),
+    ({"ordering": Ordering.UNORDERED}, "ordering=.*cannot be combined with state"),
+    ({"order_by": lambda record: record.value}, "order_by=.*cannot be combined with state"),
+    ({"deduplicate": Deduplicate("seen")}, "deduplicate=.*cannot be combined with state"),
     ({"client_options": {"isolation_level": "read_uncommitted"}}, "must be read_committed"),
     ({"state": "sums"}, "must be a State"),
     (
         {"failures": FailurePolicy(retry=RetryPolicy(max_attempts=1), retry_topics={"later": 5})},
-        "retry_topics=.*cannot stand beside state",
+        "retry_topics=.*cannot be combined with state",
     ),
 ]
 

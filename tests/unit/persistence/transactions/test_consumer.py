@@ -478,7 +478,7 @@ async def test_an_old_broker_is_refused_by_name(broker: InMemoryBroker) -> None:
     [
         ({"commit_interval": 1.0}, "commit_interval=1.0.*use its interval"),
         ({"session_timeout": 15.0}, "transaction_timeout=10.*at most session_timeout .15. - 10"),
-        ({"deduplicate": Deduplicate("seen")}, "deduplicate.*cannot stand beside"),
+        ({"deduplicate": Deduplicate("seen")}, "deduplicate.*cannot be combined with"),
         ({"client_options": {"isolation_level": "read_uncommitted"}}, "must be read_committed"),
         ({"commits": "yes"}, "must be None, Transactions"),
     ],
