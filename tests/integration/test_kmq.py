@@ -22,15 +22,16 @@ pytestmark = pytest.mark.real
 LEASE = 2.0
 
 
-async def status(servers: str, queue: str, group: str, *, is_read: bool) -> list[dict[str, object]]:
-    """What the command tells. ``is_read``: whether the group has committed anything, of which it speaks else."""
+async def status(servers: str, queue: str, group: str | None = None, *, is_read: bool) -> list[dict[str, object]]:
+    """What the command tells. ``group``: None lets it find the group. ``is_read``: whether the group has committed
+    anything; otherwise the command says that it has not."""
     command = [sys.executable, "-c", "from aioparallel.cli import main; main()", "kmq", "status", queue, "--json"]
     child = await asyncio.create_subprocess_exec(
-        *command, "--group", group, "--bootstrap-servers", servers, stdout=PIPE, stderr=PIPE
+        *command, *(["--group", group] if group else []), "--bootstrap-servers", servers, stdout=PIPE, stderr=PIPE
     )
     said, errors = await child.communicate()
     assert child.returncode == 0, errors.decode()
-    assert (f"Group {group} has committed nothing" in errors.decode()) is not is_read
+    assert (f"Group {group or f'{queue}-trackers'} has committed nothing" in errors.decode()) is not is_read
     return [json.loads(line) for line in said.splitlines()]
 
 
@@ -70,6 +71,7 @@ async def test_what_hangs_comes_again(local_kafka: LocalKafka, kafka_topic: Topi
         consumer.stop()
         await running
     await status(servers, queue, f"{queue}-redelivery", is_read=True)
+    await status(servers, queue, is_read=True)
 
 
 async def test_status_tells_what_is_open(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
@@ -94,3 +96,4 @@ async def test_status_tells_what_is_open(local_kafka: LocalKafka, kafka_topic: T
         await running
     found = await status(servers, queue, "nobody", is_read=False)
     assert [one["open"] for one in found] == [0, 0]
+    await status(servers, queue, is_read=False)

@@ -27,8 +27,8 @@ class QueueAccess(Cluster):
 
     marker_topic: str | None = None
     group: Annotated[str | None, Parameter(metavar="GROUP")] = None
-    """The group of the trackers; not given: the name of the queue with `-trackers`. Trackers inside `KmqConsumer` have
-    its group with `-redelivery`."""
+    """The group of the trackers; not given: the name of the queue with `-trackers`, or for status the group that has
+    committed. Trackers inside `KmqConsumer` have its group with `-redelivery`."""
 
 
 @Parameter(name="*", group=HOW)
@@ -68,7 +68,7 @@ kmq = App(
 
     **Examples**
 
-    - `aioparallel kmq status jobs --group workers-redelivery`
+    - `aioparallel kmq status jobs`
     - `aioparallel kmq tracker jobs`
     """,
 )
@@ -96,13 +96,13 @@ def tracker_command(queue: Queue, /, *, how: Trackers = Trackers(), where: Queue
 async def status_command(queue: Queue, /, *, how: Reporting = Reporting(), where: QueueAccess = QueueAccess()) -> None:
     """Show the open records of a queue, which were started and have not ended, by partition: how many and since when.
 
-    Reads the markers from where the trackers have committed, so give it their `--group`; if that has committed nothing,
-    from the beginning of the marker topic. Records that were not read yet are not included: they are the lag of the
+    Reads the markers from where the trackers have committed. If no group of trackers has committed, it reads from the
+    beginning of the marker topic. Records that were not read yet are not included: they are the lag of the
     consumers' group.
 
     **Examples**
 
-    - `aioparallel kmq status jobs --group workers-redelivery`
+    - `aioparallel kmq status jobs`
     - `aioparallel kmq status jobs --watch`
     - `aioparallel kmq status jobs --json | jq .open`
     """

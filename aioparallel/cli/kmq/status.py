@@ -19,17 +19,23 @@ from aioparallel.cli.console import make_console, say
 from aioparallel.cli.dlq.dead_letter_topic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.group.client import Client, Span
 from aioparallel.group.unreadable import read_past
 from aioparallel.queues.kmq.markers import read_marker, redeliveries
 from aioparallel.queues.kmq.redelivery import spans_of
 from aioparallel.queues.kmq.topics import QueueTopics
+from aioparallel.records.errors import NotAuthorized
 from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["show_status"]
 
 # Open records of a partition, the oldest first, whose number of redeliveries is read.
 _LOOKED_AT: Final = 500
+LIST_GROUPS: Final = 16
+"""The key of the request in Kafka's protocol."""
+REDELIVERY: Final = "-redelivery"
+"""The end of the name of the group of a KmqConsumer's own trackers."""
 
 
 class _Open(NamedTuple):
@@ -174,7 +180,7 @@ class _Status:
 async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
     """``aioparallel kmq status``."""
     topics = QueueTopics(queue, where.marker_topic, None)
-    group = where.group or f"{queue}-trackers"
+    group = where.group or await _group_of_trackers(queue, topics, where)
     client = AiokafkaClient(where.bootstrap_servers, group, client_options=connecting_options(where))
     try:
         await client.start(CONNECT_TIMEOUT)
@@ -182,12 +188,36 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
         if not await status.begin(where.bootstrap_servers):
             say(
                 f"Group {group} has committed nothing in {topics.markers}, so it is read from its beginning. If "
-                "another group tracks this queue, give it by --group: a KmqConsumer's own tracker has the consumer's "
-                "group with -redelivery."
+                "another group tracks this queue, give it by --group."
             )
         await _show(status, queue, how)
     finally:
         await client.stop(STOP_TIMEOUT)
+
+
+async def _group_of_trackers(queue: str, topics: QueueTopics, where: QueueAccess) -> str:
+    """The group that has committed in the marker topic: that of tracker processes, or of a KmqConsumer's own tracker.
+    The first one if none has, or if several have."""
+    default = f"{queue}-trackers"
+    async with Admin(where.bootstrap_servers, connecting_options(where), timeout=REQUEST_TIMEOUT) as admin:
+        if not await admin.supports(LIST_GROUPS):
+            return default
+        groups = await admin.groups()
+        partitions = [
+            TopicPartition(topics.markers, number) for number in range((await admin.topics()).get(topics.markers, 0))
+        ]
+        candidates = [default, *(group for group in groups if group.endswith(REDELIVERY))]
+        found = [group for group in candidates if partitions and await _has_committed(admin, group, partitions)]
+    if len(found) > 1:
+        say(f"Groups that track {queue}: {', '.join(found)}. Shown by the first; --group chooses another one.")
+    return found[0] if found else default
+
+
+async def _has_committed(admin: Admin, group: str, partitions: Collection[TopicPartition]) -> bool:
+    try:
+        return bool(await admin.committed(group, partitions))
+    except NotAuthorized:
+        return False  # somebody else's group
 
 
 async def _show(status: _Status, queue: str, how: Reporting) -> None:
