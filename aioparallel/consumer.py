@@ -13,7 +13,7 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
-from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
+from aioparallel.clients.defaults import checked_producer, client_of, plain_producer, producer_of
 from aioparallel.config.callables import check_interface
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.option_docs import takes_options
@@ -25,7 +25,7 @@ from aioparallel.delivery.results import Result, ResultStream
 from aioparallel.delivery.retry_topics import RetryTopics, origin_topic
 from aioparallel.delivery.topics_read import left_out, topics_read
 from aioparallel.engine.outcomes.gates import name_woken
-from aioparallel.engine.sinks import OutputSink
+from aioparallel.engine.sinks import DeadLetterSink, OutputSink
 from aioparallel.event_loop.left_behind import LeftBehind
 from aioparallel.event_loop.loop import collecting_quickly, stopping_signals
 from aioparallel.event_loop.other_threads import ask_on, call_on
@@ -51,7 +51,7 @@ from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.persistence.dedup.deduplication import Deduplication
 from aioparallel.persistence.state.keyed_state import KeyedState
-from aioparallel.persistence.transactions import TransactionalCommits, TransactionalProducer, is_transactional
+from aioparallel.persistence.transactions import TransactionalCommits
 from aioparallel.records.errors import (
     BrokerUnreachable,
     ClientError,
@@ -124,20 +124,24 @@ class ParallelConsumer(Generic[K_co, V_co]):
             check_interface(client, "client", Client)
         if producer is not None:
             check_interface(producer, "producer", Producer)
-        self._producer = self._chosen_producer(client, producer)
+        self._producer = checked_producer(producer, self.options)
+        if producer is None and client is None:
+            self._producer = producer_of(self._servers, self.options, self._group_id)
         self._state = RunState()
         self._engine: GroupRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keyed_state = None if self.options.state is None else KeyedState(self.options.state)
         self._extensions = self._all_extensions()
-        self._client = client or self._chosen_client()
+        member_of = partial(client_of, self._servers, self.options)
+        self._client: Client = (
+            client or self._extensions.only("client", self._group_id, member_of) or member_of(self._group_id)
+        )
         self._extensions.attach(self._context())
         named, own = checked_topics(topics), self._own_topics()
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
         self._left_out = left_out(named, own)
-        sinks = self._extensions.only("output_sinks", lambda one: one.output_sinks())
-        output_sink, letters = sinks or (None, None)
-        self._delivery = Delivery(self._producer, self.options, self._group_id, output_sink, letters)
+        sinks = self._extensions.only("output_sinks")
+        self._delivery = Delivery(self._producer, self.options, self._group_id, *(sinks or (None, None)))
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
         """What handlers open for themselves: :class:`~aioparallel.handlers.binding.BindableHandler`."""
@@ -166,7 +170,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             options=self.options,
             client=self._client,
             producer=self._producer,
-            plain_producer=self._plain_producer,
+            plain_producer=partial(plain_producer, self._producer, self.options),
             fail=self._fail,
             is_running=lambda: self._state.is_running,
             partitions=lambda: () if self._engine is None else self._engine.held,
@@ -177,49 +181,6 @@ class ParallelConsumer(Generic[K_co, V_co]):
         dead_letter = self.options.failures.dead_letter
         own = {dead_letter: "FailurePolicy dead_letter"} if isinstance(dead_letter, str) else {}
         return own | self._extensions.topics()
-
-    def _chosen_client(self) -> Client:
-        replaced = self._extensions.only("client", lambda one: one.client(self._group_id, self._member_of))
-        return replaced or self._member_of(self._group_id)
-
-    def _member_of(self, group_id: str) -> Client:
-        return AiokafkaClient(
-            self._servers,
-            group_id,
-            session_timeout=self.options.session_timeout,
-            heartbeat_interval=self.options.heartbeat_interval,
-            rebalance_timeout=self.options.rebalance_timeout,
-            client_options=self.options.connecting_options,
-        )
-
-    def _plain_producer(self) -> Producer | None:
-        if isinstance(self.options.commits, Transactions):
-            return cast("TransactionalProducer", self._producer).plain()
-        return self._producer
-
-    def _chosen_producer(self, client: Client | None, producer: Producer | None) -> Producer | None:
-        if isinstance(self.options.commits, Transactions):
-            if producer is not None or client is not None:
-                return producer
-            return AiokafkaTransactionalProducer(
-                self._servers,
-                self._group_id,
-                delivery_timeout=self.options.producing.delivery_timeout,
-                consumer_options=self.options.connecting_options,
-                producer_options=self.options.producing.client_options,
-            )
-        if is_transactional(producer):
-            raise ConfigurationError(
-                "producer", producer, "writes in transactions alone: it needs commits=Transactions(...) beside it"
-            )
-        if producer is not None or client is not None:
-            return producer
-        return AiokafkaProducer(
-            self._servers,
-            delivery_timeout=self.options.producing.delivery_timeout,
-            consumer_options=self.options.connecting_options,
-            producer_options=self.options.producing.client_options,
-        )
 
     # -- life -------------------------------------------------------------------------------------------
 
@@ -347,9 +308,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         retry_topics = self.options.failures.retry_topics
         topics = {found.topic for found in self._found} - set(retry_topics)
         check_handlers(handler)
-        handler = self._extensions.handlers(handler)
+        handler = self._extensions.through("handlers", handler)
         handler, resources = bind_handlers(handler, HandlerContext(self.options.max_concurrency, self._group_id))
-        before = self._extensions.may_attempt
+        before = self._extensions.hooks("may_attempt")
         if resources:
             before.append(name_woken)
             self._of_handlers = Resources(resources)
@@ -358,8 +319,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             topics,
             self.options,
             before,
-            self._extensions.before_attempt,
-            self._extensions.middleware,
+            self._extensions.hooks("before_attempt"),
+            self._extensions.hooks("attempt"),
             origin_topic if retry_topics else None,
         )
         if self._results is not None:
@@ -391,6 +352,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
     ) -> GroupRun:
         self._resources.reach()  # in a context of its own, which handlers copy
         self._of_handlers.reach()
+        dead_letter_sink: DeadLetterSink | None = self._delivery.dead_letter_sink()
         return GroupRun(
             self._client,
             self._group_id,
@@ -400,7 +362,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._extensions,
             targets,
             output_sink,
-            self._extensions.dead_letter_sink(self._delivery.dead_letter_sink()),
+            self._extensions.through("dead_letter_sink", dead_letter_sink),
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:

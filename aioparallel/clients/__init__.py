@@ -5,6 +5,7 @@
 
     aiokafka/         the client, and every private access to aiokafka
     producing/        a producer that is independent of the client
+    defaults.py       the client and producer of a consumer that is given none
     last_contacts.py  when each broker last answered
 """
 

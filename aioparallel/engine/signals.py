@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 __all__ = ["Signals"]
 
 
 def _nothing() -> None:
-    """The default: ignore the signal."""
+    pass
 
 
 def _raise(error: BaseException) -> None:
     raise error
 
 
+@dataclass(slots=True, eq=False)
 class Signals:
     """Functions that the engine calls in the middle of its work: they set a flag or wake a task, and return at once.
 
@@ -23,10 +25,7 @@ class Signals:
     output was acknowledged, so the run may be over. ``fatal(error)``: end the run with this error.
     """
 
-    __slots__ = ("fatal", "idle", "succeeded", "taken")
-
-    def __init__(self) -> None:
-        self.taken: Callable[[], None] = _nothing
-        self.succeeded: Callable[[], None] = _nothing
-        self.idle: Callable[[], None] = _nothing
-        self.fatal: Callable[[BaseException], None] = _raise
+    taken: Callable[[], None] = _nothing
+    succeeded: Callable[[], None] = _nothing
+    idle: Callable[[], None] = _nothing
+    fatal: Callable[[BaseException], None] = _raise

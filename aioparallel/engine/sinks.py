@@ -61,6 +61,7 @@ class OutputSink(Protocol):
     def offer(self, record: Record[Any, Any], value: object, listener: DeliveryListener) -> Offered | None:
         """Send a plain value at once if there is capacity. None: nothing was done; call :meth:`collect`, :meth:`room`
         and :meth:`deliver` instead."""
+        return None
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """Return the outputs in the value that a handler returned; None if there are none.
@@ -70,6 +71,7 @@ class OutputSink(Protocol):
 
     def room(self) -> Awaitable[None] | None:
         """Return None if there is capacity for more, else what to await before asking again."""
+        return None
 
     def deliver(
         self,
@@ -86,6 +88,7 @@ class DeadLetterSink(Protocol):
 
     def room(self) -> Awaitable[None] | None:
         """Return None if there is capacity for more, else what to await before asking again."""
+        return None
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
         """Write the record to the retry or dead-letter topic. Tries until it succeeds or the source is dropped.
@@ -94,24 +97,16 @@ class DeadLetterSink(Protocol):
         """
 
 
-class NoOutputs:
+class NoOutputs(OutputSink, DeadLetterSink):
     """The sink of an engine that produces nothing: handlers return None, and there are no dead letters."""
 
     is_exact = False
-
-    def offer(self, record: Record[Any, Any], value: object, listener: DeliveryListener) -> Offered | None:
-        """Send nothing."""
-        return None
 
     def collect(self, record: Record[Any, Any], value: object) -> object | None:
         """Accept only None."""
         if value is None:
             return None
         raise InvalidOutput(f"the handler returned {type(value).__name__}, and nothing can be produced here")
-
-    def room(self) -> Awaitable[None] | None:
-        """There is always capacity."""
-        return None
 
     def deliver(
         self,

@@ -7,6 +7,7 @@ import enum
 import sys
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence, Sized
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from aioparallel.records.record import Record
@@ -32,6 +33,11 @@ def _ignore(offsets: object) -> None:
     pass
 
 
+def _no_records() -> set[Record]:
+    return set()
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Source:
     """Lanes of records. Only the scheduler and its parts write them.
 
@@ -46,59 +52,47 @@ class Source:
     * ``gave_up(offset)``: the record was dead-lettered or skipped. It is called before ``complete``.
     """
 
-    __slots__ = (
-        "batching",
-        "buffered",
-        "buffered_bytes",
-        "ceiling",
-        "complete",
-        "complete_all",
-        "dropped",
-        "full",
-        "gave_up",
-        "held",
-        "holds",
-        "in_flight",
-        "is_queued",
-        "lanes",
-        "map_ceiling",
-        "name",
-        "no_more_input",
-        "parked",
-        "pending_batches",
-        "producing",
-        "rank",
-        "ready",
-        "release",
-        "stopped",
-    )
+    name: Hashable
+    complete: Callable[[int], None] = _ignore
+    complete_all: Callable[[Sequence[int]], None] = _ignore
+    release: Callable[[int], None] = _ignore
+    gave_up: Callable[[int], None] = _ignore
+    lanes: dict[Hashable, Record] = field(default_factory=dict)
+    """The newest record of each lane, by key; see engine/schedule/lanes.py."""
+    ready: deque[Record] = field(default_factory=deque)
+    """Heads of lanes, and records without a lane, that may start."""
+    is_queued: bool = False
+    """Whether it is in the queue of those that take turns; see engine/schedule/fairness.py."""
+    rank: int = 0
+    buffered: int = 0
+    buffered_bytes: int = 0
+    # Sets for each source, so that stopping or dropping one takes time in proportion to its own records.
+    parked: set[Record] = field(default_factory=_no_records)
+    in_flight: set[Record] = field(default_factory=_no_records)
+    holds: Sized = field(init=False)
+    """What it has in its slots: the records in flight; for a source with batches, its calls in flight."""
+    producing: set[Record] = field(default_factory=_no_records)
+    stopped: bool = False
+    """Draining or dropped: outcomes take the slow path."""
+    dropped: bool = False
+    """Outcomes that still arrive change nothing."""
+    full: bool = False
+    """Too many records are parked: only retries start."""
+    map_ceiling: int = NO_CEILING
+    """No record above it starts; see Scheduler.set_ceiling()."""
+    ceiling: int = NO_CEILING
+    """The hot path checks records above it: ``map_ceiling``, or -1 while the source is full."""
+    held: list[Record] = field(default_factory=list)
+    """Records that are ready, but above a ceiling."""
+    batching: Batching | Mixed | None = None
+    """None: its records run one by one."""
+    pending_batches: dict[Hashable, PendingBatch] = field(default_factory=dict)
+    """Those with records of this source only."""
+    no_more_input: bool = False
+    """It brings nothing more until some of its records start or end."""
 
-    def __init__(self, name: Hashable) -> None:
-        self.name = name
-        self.complete: Callable[[int], None] = _ignore
-        self.complete_all: Callable[[Sequence[int]], None] = _ignore
-        self.release: Callable[[int], None] = _ignore
-        self.gave_up: Callable[[int], None] = _ignore
-        self.lanes: dict[Hashable, Record] = {}  # the newest record of each lane, by key; see engine/schedule/lanes.py
-        self.ready: deque[Record] = deque()  # heads of lanes, and records without a lane, that may start
-        self.is_queued = False  # whether it is in the queue of those that take turns; see engine/schedule/fairness.py
-        self.rank = 0
-        self.buffered = 0
-        self.buffered_bytes = 0
-        # Sets for each source, so that stopping or dropping one takes time in proportion to its own records.
-        self.parked: set[Record] = set()
-        self.in_flight: set[Record] = set()
-        self.holds: Sized = self.in_flight  # what it has in its slots; for a source with batches, its calls in flight
-        self.producing: set[Record] = set()
-        self.stopped = False  # draining or dropped: outcomes take the slow path
-        self.dropped = False  # outcomes that still arrive change nothing
-        self.full = False  # too many parked: only retries start
-        self.map_ceiling = NO_CEILING  # nothing above it starts; see Scheduler.set_ceiling()
-        self.ceiling = NO_CEILING  # the hot path checks records above it: map_ceiling, or -1 while full
-        self.held: list[Record] = []  # ready, but above a ceiling
-        self.batching: Batching | Mixed | None = None  # None: its records run one by one
-        self.pending_batches: dict[Hashable, PendingBatch] = {}  # those with records of this source only
-        self.no_more_input = False  # it brings nothing more until some of its records start or end
+    def __post_init__(self) -> None:
+        self.holds = self.in_flight
 
     @property
     def begun(self) -> int:

@@ -109,13 +109,11 @@ def _with_awaited(tasks: Collection[asyncio.Task[Any]]) -> set[asyncio.Task[Any]
 
 
 def _gathered(awaited: object) -> list[asyncio.Task[Any]]:
-    """The unfinished tasks of a gather()."""
     children = getattr(awaited, "_children", ()) if isinstance(awaited, asyncio.Future) else ()
     return [one for one in children if isinstance(one, asyncio.Task) and not one.done()]
 
 
 def _grouped(parent: asyncio.Task[Any]) -> Iterator[asyncio.Task[Any]]:
-    """The tasks of a TaskGroup that it waits for."""
     for task in asyncio.all_tasks(parent.get_loop()):
         for callback, _ in getattr(task, "_callbacks", None) or ():
             group = getattr(callback, "__self__", None)

@@ -76,7 +76,6 @@ _lock: Final = threading.RLock()
 
 
 def _freezer() -> _Freezer:
-    """The freezer of the process, created if there is none."""
     found = next((callback for callback in gc.callbacks if isinstance(callback, _Freezer)), None)
     if found is None:
         found = _Freezer()
@@ -239,7 +238,6 @@ def _resident() -> int:
 
 
 def _give_back() -> None:
-    """Return free memory to the system, if the allocator can."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)
 

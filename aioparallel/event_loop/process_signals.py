@@ -1,4 +1,4 @@
-"""Several listeners for one signal of the process; the previous handler is called too and restored at the end.
+"""Several listeners for one signal of the process. The previous handler is called as well, and restored at the end.
 
 Python has one handler for each signal in the process. This module installs one that calls all listeners and then the
 previous handler. The first listener installs it, and when the last one leaves, the previous handler is restored, in
@@ -35,39 +35,39 @@ _Handler = Callable[[int, FrameType | None], object]
 class _Shared:
     """The handler that calls all listeners of one signal, and the previous handler."""
 
-    def __init__(self, there: _Handler) -> None:
-        self.there = there
+    def __init__(self, previous: _Handler) -> None:
+        self.previous = previous
         self.listeners: dict[object, Callable[[], object]] = {}
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         for listener in tuple(self.listeners.values()):
             listener()
-        self.there(number, frame)  # last, as it may raise
+        self.previous(number, frame)  # last, as it may raise
 
 
 @contextlib.contextmanager
-def beside_handlers(numbers: Collection[signal.Signals], tell: Callable[[], object]) -> Iterator[None]:
-    """Call ``tell`` in the running loop at these signals, in addition to their handlers.
+def beside_handlers(numbers: Collection[signal.Signals], listener: Callable[[], object]) -> Iterator[None]:
+    """Call ``listener`` in the running loop at these signals, in addition to their handlers.
 
     Signals without a handler, or with Python's own (Ctrl-C raises KeyboardInterrupt), stay as they are. Outside the
     main thread nothing is changed.
     """
     loop, key = asyncio.get_running_loop(), object()
 
-    def heard() -> None:
+    def call_soon() -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(tell)
+            loop.call_soon_threadsafe(listener)
 
     placed: dict[signal.Signals, _Shared] = {}
     if threading.current_thread() is threading.main_thread():
         for number in numbers:
-            there = signal.getsignal(number)
-            if not callable(there) or there is signal.default_int_handler:
+            previous = signal.getsignal(number)
+            if not callable(previous) or previous is signal.default_int_handler:
                 continue
-            shared = there if isinstance(there, _Shared) else _Shared(there)
-            shared.listeners[key] = heard
+            shared = previous if isinstance(previous, _Shared) else _Shared(previous)
+            shared.listeners[key] = call_soon
             placed[number] = shared
-            if shared is not there:
+            if shared is not previous:
                 _place(number, shared)
     try:
         yield
@@ -75,7 +75,7 @@ def beside_handlers(numbers: Collection[signal.Signals], tell: Callable[[], obje
         for number, shared in placed.items():
             del shared.listeners[key]
             if not shared.listeners and _is_placed(number, shared):
-                _place(number, shared.there)
+                _place(number, shared.previous)
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ class _Diversion:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
         self._takes: dict[int, dict[object, Callable[[], bool]]] = {}
-        self._there: dict[int, object] = {}
+        self._replaced: dict[int, object] = {}
         self._receiving, self._sending = socket.socketpair()
         self._receiving.setblocking(False)
         self._sending.setblocking(False)
@@ -135,7 +135,7 @@ class _Diversion:
                 del self._takes[number][key]
                 if not self._takes[number]:
                     del self._takes[number]
-                    _replace(number, self, self._there.pop(number))
+                    _replace(number, self, self._replaced.pop(number))
             if not self._takes:
                 self._end()
 
@@ -143,14 +143,14 @@ class _Diversion:
         # Repeated, as uvloop sets a new fd for each run, and asyncio sets its own with each handler.
         self._take_place()
         self._place_fd()
-        self.loop.add_reader(self._receiving, self._heard)
+        self.loop.add_reader(self._receiving, self._read)
         self._listening = self.loop.call_later(_CHECK, self._listen)
 
     def _take_place(self) -> None:
         for number in self._takes:
             beneath = _beneath(number)
             if beneath is not self and _is_a_loops(beneath):
-                self._there[number] = beneath
+                self._replaced[number] = beneath
                 _replace(number, beneath, self)
 
     def _place_fd(self) -> None:
@@ -159,7 +159,7 @@ class _Diversion:
         if found != ours:
             self._loops = found
 
-    def _heard(self) -> None:
+    def _read(self) -> None:
         self._place_fd()
         byte = self._receiving.recv(1)  # one at a time: the loop's reaction to it may change what the next one means
         taken = [take() for take in tuple(self._takes.get(byte[0], {}).values())]  # calls every listener
@@ -178,9 +178,9 @@ class _Diversion:
         else:
             self._listen()
 
-    def _pass_on(self, heard: bytes) -> None:
+    def _pass_on(self, signals: bytes) -> None:
         if self._loops != -1:
-            os.write(self._loops, heard)
+            os.write(self._loops, signals)
 
     def _stop_listening(self) -> None:
         assert self._listening is not None
@@ -204,7 +204,6 @@ _diversions: Final[dict[asyncio.AbstractEventLoop, _Diversion]] = {}
 
 
 def _diversion() -> _Diversion:
-    """The diversion of the running loop."""
     loop = asyncio.get_running_loop()
     if loop not in _diversions:
         _diversions[loop] = _Diversion(loop)
@@ -212,22 +211,21 @@ def _diversion() -> _Diversion:
 
 
 def _beneath(number: int) -> object:
-    """The handler beneath ours."""
     handler: object = signal.getsignal(number)
     while isinstance(handler, _Shared):
-        handler = handler.there
+        handler = handler.previous
     return handler
 
 
 def _replace(number: int, old: object, new: Any) -> None:
     """Replace a handler, also beneath ours. If other code has set another one instead, that stays."""
-    there: object = signal.getsignal(number)
-    if there is old:
+    found: object = signal.getsignal(number)
+    if found is old:
         _place(number, new)
-    while isinstance(there, _Shared):
-        if there.there is old:
-            there.there = new
-        there = there.there
+    while isinstance(found, _Shared):
+        if found.previous is old:
+            found.previous = new
+        found = found.previous
 
 
 def _is_placed(number: int, handler: object) -> bool:

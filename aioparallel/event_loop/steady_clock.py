@@ -1,9 +1,8 @@
-"""The time of this process: the wall clock at its start, and what has passed since by the monotonic clock.
+"""A wall clock that is never set: the time at the start of the process, plus the time since on the monotonic clock.
 
-Somebody may put a wall clock forward or back while a program runs. What one process writes down and compares again
-later (leases, due times, ages of snapshots) goes by this clock, which nobody can put. Times that other processes wrote
-come from other clocks: a reader bounds them by its own time. What people read, and what the outside world judges (the
-end of a certificate), goes by the wall clock.
+The system's clock may be set while a program runs. Times that one process stores and compares later (leases, due times,
+ages of snapshots) come from this clock. Times that other processes wrote come from other clocks: the reader limits them
+by its own time. Times for people, and those that others check (the end of a certificate), come from the system's clock.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ __all__ = ["SteadyClock", "steady_time"]
 
 
 class SteadyClock:
-    """Called, it gives seconds since the epoch, which never go back."""
+    """A function that returns seconds since the epoch, which never decrease."""
 
     __slots__ = ("_began",)
 
@@ -23,9 +22,9 @@ class SteadyClock:
         self._began = time.time() - time.monotonic()
 
     def __call__(self) -> float:
-        """Now."""
+        """Return the time."""
         return self._began + time.monotonic()
 
 
 steady_time: Final = SteadyClock()
-"""The one of this process: all of its parts have the same time."""
+"""The clock of this process."""

@@ -1,20 +1,36 @@
-"""Waits that an event interrupts, and waits that nothing interrupts."""
+"""Waits that an event or a time limit interrupts, and waits that nothing interrupts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from aioparallel.records.errors import ConsumerStateError, WorkCancelled
 
-__all__ = ["to_the_end", "unless", "why_ended"]
+__all__ = ["OutOfTime", "to_the_end", "unless", "why_ended", "within"]
 
 T = TypeVar("T")
 
 
 def _nothing() -> None:
     pass
+
+
+class OutOfTime(TimeoutError):
+    """The limit of :func:`within` has passed. A TimeoutError of the work itself is never one of these."""
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """Await ``work``, and cancel it after ``seconds``: then OutOfTime is raised."""
+    limit = asyncio.timeout(seconds)
+    try:
+        async with limit:
+            return await work
+    except TimeoutError as error:
+        if not limit.expired():
+            raise
+        raise OutOfTime from error
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

@@ -13,8 +13,7 @@ Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; t
     truncations.py      what still holds after a log has lost records
     leader_epochs.py    which leader wrote the records that were read              pure
     starts.py           where a partition without a committed position starts
-    first_order.py      the order in which first positions are committed           pure
-    turns.py            sessions that wait for their turn in this order
+    turns.py            the order in which first positions are committed, and sessions that wait for their turn
     stalls.py           partitions that make no progress                           pure
     unreadable.py       partitions whose data cannot be read
     ends.py             until="end" with a log that has lost its tail
@@ -31,6 +30,5 @@ Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; t
     committer.py        commits, at intervals and on demand
     run_state.py        the phase of one consumer, and what its user wants         pure
     run.py              puts all of these together, from run to closed
-    oldest.py           which records delay the others
     snapshot.py         statistics and health
 """

@@ -10,6 +10,7 @@ import asyncio
 import math
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from aioparallel.event_loop.steady_clock import steady_time
@@ -66,13 +67,13 @@ class Arrivals:
         return len(self._first)
 
 
+@dataclass(eq=False, repr=False)
 class ArrivalWatch:
     """Notes arrivals in the partitions of ``topics``. ``sessions()``: the current sessions."""
 
-    def __init__(self, client: Client, topics: Collection[str], sessions: Callable[[], Iterable[Session]]) -> None:
-        self._client = client
-        self._topics = frozenset(topics)
-        self._sessions = sessions
+    _client: Client
+    _topics: Collection[str]
+    _sessions: Callable[[], Iterable[Session]]
 
     async def run(self) -> None:
         """Check the ends of logs until cancelled."""

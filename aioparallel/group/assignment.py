@@ -12,22 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping
 
 from aioparallel.config.options import Options
 from aioparallel.engine.run.processor import Processor
-from aioparallel.event_loop.left_behind import ended
 from aioparallel.group.admission import Admission
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import Client, CommitFault, Fetched, Generation
 from aioparallel.group.committing import CommitStrategy
 from aioparallel.group.opening import Opener
-from aioparallel.group.priorities import is_one
 from aioparallel.group.resets import Resets, differs
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import Truncations
+from aioparallel.group.turns import Spawn
 from aioparallel.group.unreadable import UnreadablePartitions
 from aioparallel.records.errors import OffsetOutOfRange
 from aioparallel.records.record import TopicPartition
@@ -38,15 +36,13 @@ logger = logging.getLogger(__name__)
 
 # Seconds that handlers get to end after they were cancelled at the drain deadline.
 CANCEL_GRACE = 0.5
-# Seconds that the engine's own tasks get to end once they are cancelled: some await a database driver.
-END_TIMEOUT = 5.0
 
 
 class Assignment:
     """Takes partitions and gives them away. It keeps its sessions in ``assigned``.
 
-    ``on_change()`` is called when fetches must be planned again. ``on_ended(task)`` is called for each opener or reset
-    that has ended, with or without an error. ``is_whole()``: whether all groups of the client have sent an assignment.
+    ``on_change()`` is called when fetches must be planned again. ``spawn(work, name)`` runs openers and resets in tasks
+    that end with the run. ``is_whole()``: whether all groups of the client have sent an assignment.
     """
 
     def __init__(
@@ -60,8 +56,8 @@ class Assignment:
         commits: CommitStrategy,
         *,
         on_change: Callable[[], None],
-        on_ended: Callable[[asyncio.Task[None]], None],
-        is_whole: Callable[[], bool] = is_one,
+        spawn: Spawn,
+        is_whole: Callable[[], bool],
     ) -> None:
         self._options = options
         self._processor = processor
@@ -69,39 +65,25 @@ class Assignment:
         self._assigned = assigned
         self._committer = commits.committer
         self._on_change = on_change
-        self._on_ended = on_ended
+        self._spawn = spawn
         starts = Starts(client, commits.positions, options)
-        self._truncations = Truncations()
-        is_error = options.auto_offset_reset == "error"
-        self._opener = Opener(
+        self.truncations = Truncations(commits.refuses_resets, options.auto_offset_reset == "error")
+        self.opener = Opener(
             client,
             group_id,
             commits.positions,
             starts,
-            self._truncations,
+            self.truncations,
             longest_wait=options.session_timeout + options.rebalance_timeout,
-            spawn=self._spawn,
+            spawn=spawn,
             on_fresh=commits.committer.soon,
             on_change=on_change,
-            refuses_unreadable_maps=commits.refuses_unreadable_maps,
-            refuses_resets=commits.refuses_resets,
-            is_error=is_error,
             read_before=assigned.read_before,
+            refuses_unreadable_maps=commits.refuses_unreadable_maps,
         )
-        self._resets = Resets(
-            client,
-            starts,
-            assigned,
-            processor,
-            self._opener,
-            self._truncations,
-            on_change,
-            refuses=commits.refuses_resets,
-            is_error=is_error,
-        )
+        self.resets = Resets(client, starts, assigned, processor, self.opener, self.truncations, on_change)
         self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)
         """Partitions whose data cannot be read."""
-        self._tasks: set[asyncio.Task[None]] = set()
         self.sessions: Mapping[TopicPartition, Session] = assigned.sessions
         self._has_assignment = False  # between a join and the next revoked or lost
         self._is_whole = is_whole
@@ -117,7 +99,7 @@ class Assignment:
         self._processor.cancel(abandoned)
         self._has_assignment = True
         if new:
-            self._spawn(self._opener.open(new), "opener")
+            self._spawn(self.opener.open(new), "opener")
         self._on_change()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
@@ -190,14 +172,10 @@ class Assignment:
             self._assigned.end(session)
         return owing
 
-    async def close(self) -> None:
-        """End the openers and resets. Settle the sessions before."""
-        self._let_go([*self.sessions.values()])  # those whose last commit has raised: else settled before
+    def close(self) -> None:
+        """Drop the sessions whose last commit has raised. The others were settled before."""
+        self._let_go([*self.sessions.values()])
         self.unreadable.close()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await ended(tasks, END_TIMEOUT)
 
     # -- out of range -----------------------------------------------------------------------------------
 
@@ -209,14 +187,14 @@ class Assignment:
         if self._options.auto_offset_reset == "error":
             raise error
         session.resetting = True
-        self._spawn(self._resets.reset(session), "reset")
+        self._spawn(self.resets.reset(session), "reset")
 
     def is_same_log(self, session: Session, fetched: Fetched) -> bool:
         """Return whether fetched data continues the log that this session has read. If that is unsure, a check is
         started, and nothing is fetched until it ends."""
         if differs(session, fetched):
             session.resetting = True
-            self._spawn(self._resets.check(session, fetched), "log-check")
+            self._spawn(self.resets.check(session, fetched), "log-check")
             return False
         session.topic_id = session.topic_id or fetched.topic_id
         for offset, epoch in fetched.leader_epochs:
@@ -235,24 +213,3 @@ class Assignment:
         return self.has_assignment and all(
             session.state is SessionState.OPEN and not session.resetting for session in self.sessions.values()
         )
-
-    @property
-    def offset_resets(self) -> int:
-        """How many positions were outside the log and were moved into it."""
-        return self._resets.count
-
-    @property
-    def log_truncations(self) -> int:
-        """How many logs had lost records that were read or committed."""
-        return self._truncations.count
-
-    @property
-    def unreadable_maps(self) -> int:
-        """How many committed texts were no offset map."""
-        return self._opener.unreadable_maps
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
-        task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._on_ended)

@@ -18,13 +18,12 @@ from typing import Any
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import CommitFault, Generation
-from aioparallel.group.committing import CommitStrategy, GroupContext, owed
+from aioparallel.group.committing import CommitStrategy, GroupContext, PositionCommitter, owed
 from aioparallel.group.extensions import ExtendedOffsets
 from aioparallel.group.offset_commits import MetadataLimit, Sample, ledger_snapshot, requests, sample
 from aioparallel.group.offset_stores import BrokerOffsets, OffsetStore
 from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
-from aioparallel.observe.health import Problem
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["Committer", "in_group", "through"]
@@ -37,7 +36,7 @@ _RETRY_PAUSE = 0.1
 _REFUSALS = 2
 
 
-class Committer:
+class Committer(PositionCommitter):
     """Commits dirty sessions every ``commit_interval`` seconds, or after ``commit_after`` completions."""
 
     def __init__(
@@ -101,17 +100,6 @@ class Committer:
 
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
         """Return at once: records end only when their outputs are acknowledged."""
-
-    def trouble(self) -> Sequence[str]:
-        """Return nothing: the faults of the sessions say everything."""
-        return ()
-
-    def problems(self) -> Sequence[Problem]:
-        """Return nothing: the sessions report their own problems."""
-        return ()
-
-    def transactions(self) -> None:
-        """Return None: there are no transactions."""
 
     def soon(self) -> None:
         """Commit now rather than at the end of the interval."""

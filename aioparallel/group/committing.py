@@ -25,7 +25,7 @@ __all__ = ["CommitStrategy", "GroupContext", "PositionCommitter", "owed", "reaso
 
 
 class PositionCommitter(Protocol):
-    """Commits the ledgers of sessions."""
+    """Commits the ledgers of sessions. The methods with a default are for committers that write outputs as well."""
 
     limit: MetadataLimit
     """How many characters of metadata the broker accepts."""
@@ -55,12 +55,15 @@ class PositionCommitter(Protocol):
 
     def trouble(self) -> Sequence[str]:
         """Return what prevents a commit at this moment, as far as it is known."""
+        return ()
 
     def problems(self) -> Sequence[Problem]:
         """Return health problems, except those that the sessions report."""
+        return ()
 
     def transactions(self) -> TransactionStats | None:
         """Return statistics of transactions; None if positions are written without."""
+        return None
 
 
 class GroupContext(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.client import REQUEST_TIMEOUT, Client
@@ -17,6 +18,7 @@ logger = logging.getLogger(__name__)
 _INTERVAL = 1.0  # seconds between two checks
 
 
+@dataclass(eq=False, repr=False)
 class Ends:
     """Lowers the targets that are beyond the ends of their logs, and then calls ``on_change()``. An unclean leader
     election may lose the tail of a log, and such a target would never be reached.
@@ -25,10 +27,9 @@ class Ends:
     So the cluster is asked before a target is lowered.
     """
 
-    def __init__(self, client: Client, assigned: AssignedPartitions, on_change: Callable[[], None]) -> None:
-        self._client = client
-        self._assigned = assigned
-        self._on_change = on_change
+    _client: Client
+    _assigned: AssignedPartitions
+    _on_change: Callable[[], None]
 
     async def run(self) -> None:
         """Check targets until cancelled."""

@@ -1,24 +1,21 @@
-"""All extensions of one consumer, called together."""
+"""Calls the hooks of all extensions of one consumer."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
 from aioparallel.config.policies import Transactions
-from aioparallel.engine.sinks import DeadLetterSink
+from aioparallel.event_loop.waiting import OutOfTime, within
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.offset_stores import OffsetStore, Positions
 from aioparallel.group.sessions import Session
-from aioparallel.handlers.stack import Handlers
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.observe.stats import Stats
 from aioparallel.records.errors import ConfigurationError
-from aioparallel.records.record import Outgoing, Record, TopicPartition
+from aioparallel.records.record import Outgoing, TopicPartition
 
 __all__ = ["ExtendedOffsets", "ExtendedPositions", "Extensions"]
 
@@ -31,11 +28,11 @@ _HURRIED: Final = 5.0
 _CLOSING: Final = 10.0
 """The same for ``close``, as for a resource."""
 _AT_MOST: Final = 10
-"""Partitions that are told of one by one."""
+"""The most partitions that are listed one by one."""
 
 
 class Extensions:
-    """Calls each hook of those that override it, in order. Raises ConfigurationError for what is no extension."""
+    """Calls each hook of the extensions that override it, in order. Raises ConfigurationError for other objects."""
 
     def __init__(self, extensions: Iterable[Extension] = ()) -> None:
         self.all = tuple(extensions)
@@ -45,51 +42,50 @@ class Extensions:
         if len(set(map(id, self.all))) < len(self.all):
             raise ConfigurationError("extensions", list(self.all), "has one of them twice")
         self._saving = self._with("before_commit")
+        self.saves = bool(self._saving)
+        """Whether an extension saves something before a commit."""
         self._writing = self._with("commit_outputs")
-        self._assigning = self._with("assigned")
-        self._releasing = self._with("released")[::-1]
-        self._working = self._with("work")
+        # Each with the partitions that it has restored.
+        self._restoring = [(one, set[TopicPartition]()) for one in self._with("restore")]
+        self.restores = bool(self._restoring)
+        """Whether partitions wait until an extension has restored something."""
         self.arrival_topics = frozenset(topic for one in self.all for topic in one.arrival_topics)
         """Topics in which arrivals of records are noted."""
-        self._ready = [(one, set[TopicPartition]()) for one in self._with("restore")]  # restored, by each
         self.on_failure: Callable[[BaseException], None] | None = None
         """Ends the run."""
-        # Partitions that were refused at the last commit: by which extension, why, and in which assignment.
+        self.changes: Counter[TopicPartition] = Counter()
+        """How often each partition was assigned or released."""
+        # Partitions that were refused at the last commit: by which extension, why, and their ``changes`` then.
         self._refusals: dict[TopicPartition, tuple[Extension, CommitFault, int]] = {}
         self._begun: list[Extension] = []
-        self._assignments: Counter[TopicPartition] = Counter()  # and releases, so far
 
-    def _with(self, hook: str) -> tuple[Extension, ...]:
-        return tuple(one for one in self.all if _has(one, hook))
+    def _with(self, hook: str) -> list[Extension]:
+        return [one for one in self.all if _has(one, hook)]
 
-    def only(self, hook: str, ask: Callable[[Extension], T | None]) -> T | None:
-        """Return the single replacement for this hook, or None. Raises ConfigurationError for two."""
-        found: tuple[Extension, T] | None = None
-        for one in self._with(hook):
-            replacement = ask(one)
-            if replacement is None:
-                continue
-            if found is not None:
-                raise ConfigurationError(
-                    "extensions", one, f"has a {hook}, and so has {found[0]!r}: a consumer can have one of them"
-                )
-            found = one, replacement
-        return None if found is None else found[1]
+    def hooks(self, hook: str) -> list[Callable[..., Any]]:
+        """Return this hook of each extension that overrides it."""
+        return [getattr(one, hook) for one in self._with(hook)]
+
+    def through(self, hook: str, value: T) -> T:
+        """Pass a value through this hook of each extension, and return the result."""
+        for call in self.hooks(hook):
+            value = call(value)
+        return value
+
+    def only(self, hook: str, *arguments: object) -> Any:
+        """Return the replacement that this hook of one extension returns; None if none does. Raises ConfigurationError
+        if two do."""
+        found = [(one, made) for one in self._with(hook) if (made := getattr(one, hook)(*arguments)) is not None]
+        if len(found) > 1:
+            raise ConfigurationError(
+                "extensions", found[1][0], f"has a {hook}, and so has {found[0][0]!r}: a consumer can have one of them"
+            )
+        return found[0][1] if found else None
 
     # -- the consumer -----------------------------------------------------------------------------------
 
-    def fail(self, error: BaseException) -> None:
-        """A hook has raised in the middle of a step that must be finished: end the run."""
-        if self.on_failure is None:
-            raise error
-        self.on_failure(error)
-
-    def fail_soon(self, error: BaseException) -> None:
-        """The same in the next step of the loop: within this one the engine hands completed records over."""
-        asyncio.get_running_loop().call_soon(self.fail, error)
-
     def attach(self, context: ConsumerContext) -> None:
-        """They belong to this consumer now."""
+        """Attach all extensions to this consumer."""
         for one in self.all:
             if one.__dict__.get("_is_attached"):
                 raise ConfigurationError(
@@ -104,236 +100,180 @@ class Extensions:
             one.attach(context)
 
     def topics(self) -> dict[str, str]:
-        """The topics that they write, and the option that names each."""
-        return {topic: option for one in self._with("topics") for topic, option in one.topics().items()}
+        """Return the topics that the extensions write, and the option that names each."""
+        return {topic: option for topics in self.hooks("topics") for topic, option in topics().items()}
 
     async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
-        """Connect and check."""
-        for one in self._with("check"):
-            await one.check(partitions, timeout)
+        """Let each extension connect and check what it needs."""
+        for check in self.hooks("check"):
+            await check(partitions, timeout)
 
     async def close(self) -> None:
-        """Close all, whatever one of them raises."""
-        await _each_in_turn([partial(_within, _CLOSING, one.close) for one in reversed(self._with("close"))])
+        """Close all extensions, the last one first."""
+        await _end_each(_CLOSING, reversed(self.hooks("close")))
 
     # -- the run ----------------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start all."""
+        """Start all extensions."""
         for one in self.all:
             if _has(one, "start") or _has(one, "stop"):
                 self._begun.append(one)
                 await one.start()
 
     async def stop(self, hurried: asyncio.Event) -> None:
-        """Stop those that were started, once, whatever one of them raises. When ``hurried`` is set, each of them has
-        less time."""
+        """Stop the extensions that were started, the last one first. Once ``hurried`` is set, each has less time. A
+        second call does nothing."""
         begun, self._begun = self._begun, []
-        await _each_in_turn([partial(_within, _ENDING, one.stop, hurried) for one in reversed(begun)])
-
-    @property
-    def work(self) -> list[Callable[[], Any]]:
-        """What runs beside the records."""
-        return [one.work for one in self._working]
+        await _end_each(_ENDING, [one.stop for one in reversed(begun)], hurried)
 
     async def finish(self) -> None:
-        """The run ends, all is committed."""
-        for one in self._with("finish"):
-            await _within(_ENDING, one.finish)
+        """Call ``finish`` of all extensions: the run ends, and everything is committed."""
+        for finish in self.hooks("finish"):
+            await _end(_ENDING, finish)
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with the error of a hook. The caller goes on, because its step must be finished."""
+        if self.on_failure is None:
+            raise error
+        self.on_failure(error)
+
+    def fail_soon(self, error: BaseException) -> None:
+        """End the run in the next step of the loop. In this one the engine reports completed records."""
+        asyncio.get_running_loop().call_soon(self.fail, error)
 
     # -- partitions -------------------------------------------------------------------------------------
 
     def assigned(self, session: Session) -> Sequence[PartitionState]:
-        """What they keep for a new session."""
-        self._forget(session.partition)
-        found: list[PartitionState] = []
-        for one in self._assigning:
-            try:
-                state = one.assigned(session)
-            except Exception as error:
-                self.fail(error)
-            else:
-                found += [] if state is None else [state]
-        return found
+        """Return what the extensions keep for a new session."""
+        self._changed(session.partition)
+        states = [self._called(one.assigned, session) for one in self._with("assigned")]
+        return [state for state in states if state is not None]
 
     def released(self, partition: TopicPartition) -> None:
-        """The partition went."""
-        self._forget(partition)
-        for one in self._releasing:
-            try:
-                one.released(partition)
-            except Exception as error:
-                self.fail(error)
+        """Report that a partition was revoked or lost."""
+        self._changed(partition)
+        for released in reversed(self.hooks("released")):
+            self._called(released, partition)
 
-    def _forget(self, partition: TopicPartition) -> None:
-        self._assignments[partition] += 1
-        for _, ready in self._ready:
+    def _called(self, hook: Callable[[Any], T], argument: object) -> T | None:
+        """Return the result of a hook; None if it raises, which ends the run."""
+        try:
+            return hook(argument)
+        except Exception as error:
+            self.fail(error)
+            return None
+
+    def _changed(self, partition: TopicPartition) -> None:
+        self.changes[partition] += 1
+        for _, ready in self._restoring:
             ready.discard(partition)
-
-    @property
-    def restores(self) -> bool:
-        """Whether partitions wait until something is restored."""
-        return bool(self._ready)
 
     async def restore(
         self, found: Mapping[TopicPartition, Committed | None], ends: float
     ) -> Collection[TopicPartition]:
-        """Those that all have restored, by the time ``ends`` of the loop's clock. One that was ready before stays so
-        until it is assigned anew or released."""
-        before = {partition: self._assignments[partition] for partition in found}
+        """Return the partitions that all extensions have restored. ``ends``: the limit, on the loop's clock. A restored
+        partition is not restored again until it is assigned anew or released."""
+        before = {partition: self.changes[partition] for partition in found}
         waiting = dict(found)
-        for one, ready in self._ready:
+        for one, ready in self._restoring:
             wanted = {partition: at for partition, at in waiting.items() if partition not in ready}
             if wanted:
                 restored = await one.restore(wanted, _left(ends))
-                ready |= {p for p in restored if p in wanted and self._assignments[p] == before[p]}
+                ready |= {p for p in restored if p in wanted and self.changes[p] == before[p]}
             waiting = {partition: at for partition, at in waiting.items() if partition in ready}
-            if not waiting:
-                break
-        return [partition for partition in waiting if self._assignments[partition] == before[partition]]
+        return [partition for partition in waiting if self.changes[partition] == before[partition]]
 
     # -- commits ----------------------------------------------------------------------------------------
-
-    @property
-    def saves(self) -> bool:
-        """Whether something is saved before a commit."""
-        return bool(self._saving)
 
     async def before_commit(
         self, positions: Mapping[TopicPartition, Committed], ends: float
     ) -> dict[TopicPartition, CommitFault]:
-        """Save what belongs to these positions. Returns the partitions that must not be committed.
+        """Let the extensions save what belongs to these positions. Returns the partitions that must not be committed.
 
-        Each extension gets half of the time that is left until ``ends`` on the loop's clock: some is left for the
-        commit. One that takes all of it is cancelled, and refuses.
+        Each extension gets half of the time until ``ends`` on the loop's clock, so that some is left for the commit. An
+        extension that uses all of the time is cancelled, and its partitions are not committed.
         """
         refused: dict[TopicPartition, CommitFault] = {}
-        before = {partition: self._assignments[partition] for partition in positions}
+        before = {partition: self.changes[partition] for partition in positions}
         for one in self._saving:
             wanted = {partition: at for partition, at in positions.items() if partition not in refused}
-            if wanted:
-                found = await self._saved(one, wanted, ends)
-                for partition in wanted:
-                    fault = found.get(partition)  # None is no fault; what it says of others does not matter
-                    if fault is not None:
-                        refused[partition] = fault
-                        self._refusals[partition] = one, fault, before[partition]
-                    elif self._refusals.get(partition, (None,))[0] is one:
-                        del self._refusals[partition]
+            if not wanted:
+                break
+            try:
+                found = await within(_left(ends), one.before_commit(wanted, _left(ends) / 2))
+            except OutOfTime:
+                found = dict.fromkeys(wanted, CommitFault.RETRIABLE)
+            for partition in wanted:
+                fault = found.get(partition)  # None is no fault; faults of other partitions do not count
+                if fault is not None:
+                    refused[partition] = fault
+                    self._refusals[partition] = one, fault, before[partition]
+                elif self._refusals.get(partition, (None,))[0] is one:
+                    del self._refusals[partition]
         return refused
 
-    @staticmethod
-    async def _saved(
-        one: Extension, positions: Mapping[TopicPartition, Committed], ends: float
-    ) -> Mapping[TopicPartition, CommitFault]:
-        limit = asyncio.timeout_at(ends)
-        try:
-            async with limit:
-                return await one.before_commit(positions, _left(ends) / 2)
-        except TimeoutError:
-            if not limit.expired():
-                raise
-            return dict.fromkeys(positions, CommitFault.RETRIABLE)
-
     def refusals(self, partitions: Collection[TopicPartition]) -> list[str]:
-        """Which of these partitions extensions have refused at the last commit, and why."""
-        return [
-            _told(partition, *self._refusals[partition][:2]) for partition in partitions if partition in self._refusals
-        ]
+        """Return which extensions refused these partitions at the last commit, and why."""
+        refused = [(partition, self._refusals[partition]) for partition in partitions if partition in self._refusals]
+        return [_refusal(partition, one, fault) for partition, (one, fault, _) in refused]
 
     def commit_outputs(self, partition: TopicPartition, committed: Committed) -> list[Outgoing]:
-        """What is written in the transaction that commits this."""
+        """Return what is written in the transaction that commits this position."""
         return [output for one in self._writing for output in one.commit_outputs(partition, committed)]
 
     def commit_outputs_too_large(self) -> None:
-        """One of these was refused for its size."""
+        """Report that one of these outputs was refused for its size."""
         for one in self._writing:
             one.commit_outputs_too_large()
 
-    # -- attempts ---------------------------------------------------------------------------------------
-
-    def handlers(self, handlers: Handlers) -> Handlers:
-        """What runs in place of these."""
-        for one in self._with("handlers"):
-            handlers = one.handlers(handlers)
-        return handlers
-
-    def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
-        """Where records go that failed for good."""
-        for one in self._with("dead_letter_sink"):
-            sink = one.dead_letter_sink(sink)
-        return sink
-
-    @property
-    def may_attempt(self) -> list[Callable[[Record[Any, Any]], None]]:
-        """What looks at a record before it is deserialised."""
-        return [one.may_attempt for one in self._with("may_attempt")]
-
-    @property
-    def before_attempt(self) -> list[Callable[[Record[Any, Any]], None]]:
-        """What looks at it after that."""
-        return [one.before_attempt for one in self._with("before_attempt")]
-
-    @property
-    def middleware(self) -> list[Callable[[Any, Any], Any]]:
-        """What runs around an attempt, the first outermost."""
-        return [one.attempt for one in self._with("attempt")]
-
-    # -- looking ----------------------------------------------------------------------------------------
+    # -- health -----------------------------------------------------------------------------------------
 
     def problems(self) -> list[Problem]:
-        """Return the problems of all extensions."""
-        found = [problem for one in self._with("problems") for problem in one.problems()]
-        silent = [
-            (partition, one, fault)
-            for partition, (one, fault, number) in self._refusals.items()
-            if number == self._assignments[partition] and not _has(one, "problems")
+        """Return the problems of all extensions. For an extension that reports none, the partitions that it refused."""
+        found = [problem for problems in self.hooks("problems") for problem in problems()]
+        refused = [
+            _refusal(partition, one, fault)
+            for partition, (one, fault, changes) in self._refusals.items()
+            if changes == self.changes[partition] and not _has(one, "problems")
         ]
-        return found + [Problem(ProblemKind.EXTENSION, _told(*one)) for one in silent[:_AT_MOST]]
-
-    def stats(self, found: Stats) -> Stats:
-        """Add the statistics of the extensions."""
-        for one in self._with("stats"):
-            found = one.stats(found)
-        return found
+        return found + [Problem(ProblemKind.EXTENSION, text) for text in refused[:_AT_MOST]]
 
 
 class ExtendedPositions:
-    """:class:`~aioparallel.group.offset_stores.Positions` where extensions restore partitions after their positions are
-    read. A partition is taken over when all have restored it."""
+    """A :class:`~aioparallel.group.offset_stores.Positions` with extensions. They restore a partition once its position
+    is known. The partition is taken over when all have restored it."""
 
     def __init__(self, positions: Positions, extensions: Extensions) -> None:
         self._positions = positions
         self._extensions = extensions
-        self._releases: Counter[TopicPartition] = Counter()
 
     async def take_over(
         self, partitions: Collection[TopicPartition], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, Committed | None]:
-        """See :class:`~aioparallel.group.offset_stores.Positions`."""
-        ends = asyncio.get_running_loop().time() + timeout
-        before = {partition: self._releases[partition] for partition in partitions}
+        """Take the partitions over, and let the extensions restore them."""
+        ends, changes = asyncio.get_running_loop().time() + timeout, self._extensions.changes
+        before = {partition: changes[partition] for partition in partitions}
         found = await self._positions.take_over(partitions, generation, timeout)
-        # One that went meanwhile may be here again, restored for another session that runs by now.
-        still = {partition: at for partition, at in found.items() if self._releases[partition] == before[partition]}
+        # A partition that was released meanwhile may be assigned again, and another session runs already.
+        still = {partition: at for partition, at in found.items() if changes[partition] == before[partition]}
         if not still or not self._extensions.restores:
             return still
-        ready = await self._extensions.restore(still, ends)
-        return {partition: found[partition] for partition in ready if self._releases[partition] == before[partition]}
+        return {partition: found[partition] for partition in await self._extensions.restore(still, ends)}
 
     async def stored(self, partitions: Collection[TopicPartition], timeout: float) -> Collection[TopicPartition]:
-        """See :class:`~aioparallel.group.offset_stores.Positions`."""
+        """Return those of these partitions that have a stored position."""
         return await self._positions.stored(partitions, timeout)
 
     def release(self, partition: TopicPartition) -> None:
-        """See :class:`~aioparallel.group.offset_stores.Positions`."""
-        self._releases[partition] += 1
+        """Forget the partition."""
         self._extensions.released(partition)
         self._positions.release(partition)
 
 
 class ExtendedOffsets(ExtendedPositions):
-    """An :class:`~aioparallel.group.offset_stores.OffsetStore` where extensions save before positions are written."""
+    """An :class:`~aioparallel.group.offset_stores.OffsetStore` with extensions. They save before positions are
+    written."""
 
     def __init__(self, store: OffsetStore, extensions: Extensions) -> None:
         super().__init__(store, extensions)
@@ -342,7 +282,7 @@ class ExtendedOffsets(ExtendedPositions):
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
     ) -> Mapping[TopicPartition, CommitFault | None]:
-        """See :class:`~aioparallel.group.offset_stores.OffsetStore`."""
+        """Write the positions of the partitions that no extension refuses."""
         if not self._extensions.saves:
             return await self._store.commit(positions, generation, timeout)
         ends = asyncio.get_running_loop().time() + timeout
@@ -358,11 +298,11 @@ def _has(one: Extension, hook: str) -> bool:
     return overrides(one, Extension, hook)
 
 
-def _told(partition: TopicPartition, one: Extension, fault: CommitFault) -> str:
+def _refusal(partition: TopicPartition, one: Extension, fault: CommitFault) -> str:
     return f"{partition}: {type(one).__name__} refuses its commit ({fault.value})"
 
 
-async def _within(seconds: float, hook: Callable[[], Awaitable[None]], hurried: asyncio.Event | None = None) -> None:
+async def _end(seconds: float, hook: Callable[[], Awaitable[None]], hurried: asyncio.Event | None = None) -> None:
     limit = asyncio.timeout(seconds)
     hurrying = None if hurried is None else asyncio.create_task(_shorten(limit, hurried), name="aioparallel-hurry")
     try:
@@ -385,16 +325,18 @@ async def _shorten(limit: asyncio.Timeout, hurried: asyncio.Event) -> None:
         limit.reschedule(soon)
 
 
-async def _each_in_turn(calls: Iterable[Callable[[], Any]]) -> None:
-    """Await each, and raise the first error when all are done."""
-    first: BaseException | None = None
-    for call in calls:
+async def _end_each(
+    seconds: float, hooks: Iterable[Callable[[], Awaitable[None]]], hurried: asyncio.Event | None = None
+) -> None:
+    """Call each hook, even if another one raises. Raises the first error at the end."""
+    errors: list[BaseException] = []
+    for hook in hooks:
         try:
-            await call()
+            await _end(seconds, hook, hurried)
         except BaseException as error:
-            first = first or error
-    if first is not None:
-        raise first
+            errors.append(error)
+    if errors:
+        raise errors[0]
 
 
 def _left(ends: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
 
 from aioparallel.engine.run.processor import Processor
 from aioparallel.group.admission import Admission
@@ -22,29 +23,20 @@ __all__ = ["Fetcher"]
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Fetcher:
     """Plans, fetches and admits. ``on_fetched()`` is called after each fetch. ``arrivals``: None if not needed."""
 
-    def __init__(
-        self,
-        client: Client,
-        assignment: Assignment,
-        processor: Processor,
-        admission: Admission,
-        planner: Planner,
-        on_fetched: Callable[[], None],
-        arrivals: ArrivalWatch | None = None,
-    ) -> None:
-        self._client = client
-        self._assignment = assignment
-        self._processor = processor
-        self._admission = admission
-        self._planner = planner
-        self._on_fetched = on_fetched
-        self._arrivals = arrivals
-        self.state = "nothing assigned"
-        self.requested: Collection[TopicPartition] = ()
-        """Partitions that may bring records now."""
+    _client: Client
+    _assignment: Assignment
+    _processor: Processor
+    _admission: Admission
+    _planner: Planner
+    _on_fetched: Callable[[], None]
+    _arrivals: ArrivalWatch | None = None
+    state: str = field(default="nothing assigned", init=False)
+    requested: Collection[TopicPartition] = field(default=(), init=False)
+    """Partitions that may bring records now."""
 
     def replan(self) -> None:
         """Plan again, because something has changed: free buffer, sessions, or a pause."""

@@ -83,7 +83,7 @@ def sample(what: LedgerSnapshot, limit: int, formats: Literal["all", "java"]) ->
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:
     """Group samples into commit requests: each has one generation, and no more metadata than the broker accepts.
 
-    First positions come first, because their order matters (:mod:`~aioparallel.group.first_order`). They are in one
+    First positions come first, because their order matters (:mod:`~aioparallel.group.turns`). They are in one
     request unless there are thousands.
     """
     by_generation: dict[Generation, list[Sample]] = {}

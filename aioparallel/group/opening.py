@@ -10,7 +10,6 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from types import MappingProxyType
 from typing import Final
 
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Committed
@@ -21,13 +20,7 @@ from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.group.turns import Spawn, Turns
 from aioparallel.offsets import Ledger, decode_offset_map
-from aioparallel.records.errors import (
-    NoCommittedOffset,
-    NoOffsetMap,
-    OffsetMapError,
-    OffsetOutOfRange,
-    PositionOutsideLog,
-)
+from aioparallel.records.errors import NoCommittedOffset, NoOffsetMap, OffsetMapError, PositionOutsideLog
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["Opener"]
@@ -62,11 +55,10 @@ class Opener:
     """Opens sessions.
 
     ``on_fresh()`` is called when sessions begin at chosen starts, which must be committed. ``on_change()`` is called
-    when fetches must be planned again. ``is_error``: whether a position outside the log ends the run. ``truncations``:
-    counts logs that have lost records.
+    when fetches must be planned again.
 
-    ``refuses_unreadable_maps``, ``refuses_resets``: as in :class:`~aioparallel.group.committing.CommitStrategy`.
-    ``longest_wait``, ``spawn``: as in :class:`~aioparallel.group.turns.Turns`. ``read_before``: as in
+    ``refuses_unreadable_maps``: as in :class:`~aioparallel.group.committing.CommitStrategy`. ``longest_wait``,
+    ``spawn``: as in :class:`~aioparallel.group.turns.Turns`. ``read_before``: as in
     :class:`~aioparallel.group.assigned_partitions.AssignedPartitions`.
     """
 
@@ -82,18 +74,14 @@ class Opener:
         spawn: Spawn,
         on_fresh: Callable[[], None],
         on_change: Callable[[], None],
+        read_before: Mapping[TopicPartition, tuple[bytes, Committed | None]],
         refuses_unreadable_maps: bool = False,
-        refuses_resets: bool = False,
-        is_error: bool = False,
-        read_before: Mapping[TopicPartition, tuple[bytes, Committed | None]] = MappingProxyType({}),
     ) -> None:
         self._client = client
         self._group_id = group_id
         self._read_before = read_before
         self._positions = positions
         self._refuses_unreadable_maps = refuses_unreadable_maps
-        self._refuses_resets = refuses_resets
-        self._is_error = is_error
         self._starts = starts
         self._turns = Turns(starts, longest_wait, begin=self._begin, spawn=spawn)
         self._truncations = truncations
@@ -172,7 +160,7 @@ class Opener:
         # Ids first: a position may then be of a newer topic than the id, but never of an older one.
         ids = await self._ids_of(asked)
         found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
-        if self._refuses_resets:
+        if self._truncations.refuses:
             await self._expect_ends(sessions, found, timeout)
         stored = {partition: committed for partition, committed in found.items() if committed is not None}
         valid = await self._valid_ends(stored)
@@ -283,7 +271,6 @@ class Opener:
                     raise PositionOutsideLog(partition, offset)
 
     async def _ids_of(self, partitions: Collection[TopicPartition]) -> Mapping[str, bytes]:
-        """Return the ids of the topics, as far as they are known."""
         try:
             ids = await self._client.topic_ids({partition.topic for partition in partitions}, _TOGETHER)
         except TimeoutError:
@@ -352,10 +339,7 @@ class Opener:
 
     def _truncate(self, session: Session, ledger: Ledger, known_until: int, valid: int, what: str) -> None:
         """Set the ledger for a log that has lost committed records. The session is dirty until it is committed."""
-        if self._refuses_resets:
-            raise PositionOutsideLog(session.partition, known_until + 1)
-        if self._is_error:
-            raise OffsetOutOfRange(session.partition, known_until + 1)
+        self._truncations.allow(session.partition, known_until + 1)
         session.ledger = ledger
         self._truncations.report(session, known_until, valid, ledger.position, what)
 

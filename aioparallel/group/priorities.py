@@ -32,7 +32,7 @@ MakePlanner = Callable[[Options, Scheduler, Callable[[], tuple[int, int]]], Plan
 """Makes a planner, with the arguments of :class:`~aioparallel.group.intake.Intake`."""
 
 
-def is_one() -> bool:
+def _is_one() -> bool:
     """The assignment of a single group is always whole."""
     return True
 
@@ -48,5 +48,5 @@ class Priorities(NamedTuple):
     turns: MakeTurnQueue = round_robin
     rank_of: RankOf = no_rank
     planner: MakePlanner = Intake
-    is_whole: Callable[[], bool] = is_one
+    is_whole: Callable[[], bool] = _is_one
     """Whether all groups of the client have sent an assignment."""

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-from collections.abc import Callable
-from typing import Final, NamedTuple
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, TypeVar
 
 from aioparallel.engine.run.processor import Processor
 from aioparallel.group.assigned_partitions import AssignedPartitions
@@ -18,9 +19,10 @@ from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.offsets import Ledger
-from aioparallel.records.errors import OffsetOutOfRange, PositionOutsideLog
 
 __all__ = ["Resets", "differs"]
+
+T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
@@ -47,37 +49,19 @@ class _Log(NamedTuple):
     is_new: bool
 
 
+@dataclass(eq=False, repr=False)
 class Resets:
     """Moves sessions to a position inside their logs. Until then they are ``resetting``: nothing is fetched for them,
-    everything else continues.
+    everything else continues."""
 
-    ``refuses``: a position outside the log ends the run, because other data is stored with the positions (state, for
-    example) and belongs to the lost records.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        starts: Starts,
-        assigned: AssignedPartitions,
-        processor: Processor,
-        opener: Opener,
-        truncations: Truncations,
-        on_change: Callable[[], None],
-        *,
-        refuses: bool = False,
-        is_error: bool = False,
-    ) -> None:
-        self._refuses = refuses
-        self._is_error = is_error
-        self._client = client
-        self._starts = starts
-        self._assigned = assigned
-        self._processor = processor
-        self._opener = opener
-        self._truncations = truncations
-        self._on_change = on_change
-        self.count = 0
+    _client: Client
+    _starts: Starts
+    _assigned: AssignedPartitions
+    _processor: Processor
+    _opener: Opener
+    _truncations: Truncations
+    _on_change: Callable[[], None]
+    count: int = field(default=0, init=False)
 
     async def reset(self, session: Session) -> None:
         """Move a session whose position is outside the log. Tries again while there is no answer and the session is
@@ -88,45 +72,50 @@ class Resets:
         * The position is beyond the end, because the log was truncated. What was read belongs to another log, so a new
           session begins. It continues where the records of known leader epochs end, or as ``auto_offset_reset`` says.
         """
-        if self._refuses:
-            raise PositionOutsideLog(session.partition, session.ledger.position)
-        for attempt in itertools.takewhile(lambda _: _is_open(session), itertools.count()):
-            log = await self._log(session)
-            found = None if log is None else await self._look(session)
-            if not _is_open(session):
-                return  # it has gone meanwhile
-            if found is not None and log is not None:
-                if log.valid < session.ledger.position:
-                    self._truncate(session, log._replace(valid=max(log.valid, found[0])))
-                else:
-                    self._move(session, *found)
-                return
-            what = "is outside the log, and the broker does not answer where the log begins and ends"
-            self._log_waiting(session, what, attempt)
-            await asyncio.sleep(REQUEST_PAUSE)
+        self._truncations.allow(session.partition, session.ledger.position)
+        what = "is outside the log, and the broker does not answer where the log begins and ends"
+        found = await self._ask(session, self._log_and_start, what)
+        if found is None:
+            return
+        log, begins, start = found
+        if log.valid < session.ledger.position:
+            self._truncate(session, log._replace(valid=max(log.valid, begins)))
+        else:
+            self._move(session, begins, start)
 
     async def check(self, session: Session, news: Fetched) -> None:
         """Check whether the log has lost records that were read, and continue. Tries again as :meth:`reset` does."""
+        log = await self._ask(session, self._log, "may be in another log by now, and the broker does not answer")
+        if log is None:
+            return
+        position = session.ledger.position
+        if log.is_new or log.valid < position:
+            self._truncations.allow(session.partition, position)
+            self._truncate(session, log)
+            return
+        if news.leader_epochs:
+            session.leader_epochs = LeaderEpochs(position, news.leader_epochs[-1][1])
+        self._opener.go(session)
+        self._on_change()
+
+    async def _ask(self, session: Session, ask: Callable[[Session], Awaitable[T | None]], what: str) -> T | None:
+        """Ask until there is an answer. None: the session is not open any more. ``what`` is logged meanwhile."""
         for attempt in itertools.takewhile(lambda _: _is_open(session), itertools.count()):
-            log = await self._log(session)
+            found = await ask(session)
             if not _is_open(session):
-                return
-            position = session.ledger.position
-            if log is not None and not log.is_new and log.valid >= position:
-                if news.leader_epochs:
-                    session.leader_epochs = LeaderEpochs(position, news.leader_epochs[-1][1])
-                self._opener.go(session)
-                self._on_change()
-                return
-            if log is not None:
-                if self._refuses:
-                    raise PositionOutsideLog(session.partition, position)
-                if self._is_error:
-                    raise OffsetOutOfRange(session.partition, position)
-                self._truncate(session, log)
-                return
-            self._log_waiting(session, "may be in another log by now, and the broker does not answer", attempt)
+                return None
+            if found is not None:
+                return found
+            logger.log(
+                logging.DEBUG if attempt % _LOG_EVERY else logging.WARNING,
+                "%s: position %d %s; asking again",
+                session.partition,
+                session.ledger.position,
+                what,
+                extra={"action": "reset_retry"},
+            )
             await asyncio.sleep(REQUEST_PAUSE)
+        return None
 
     async def _log(self, session: Session) -> _Log | None:
         """Return the log that the partition has now; None without an answer."""
@@ -143,28 +132,19 @@ class Resets:
             return None
         return None if valid is None else _Log(valid, topic_id or session.topic_id, is_new=False)
 
-    async def _look(self, session: Session) -> tuple[int, int] | None:
-        """Return where the log begins, and where to start; None without an answer."""
+    async def _log_and_start(self, session: Session) -> tuple[_Log, int, int] | None:
+        """Return the log, where it begins, and where to start; None without an answer."""
         partition = session.partition
+        if (log := await self._log(session)) is None:
+            return None
         try:
             begins = (await self._client.beginning_offsets([partition], REQUEST_TIMEOUT)).get(partition)
             if begins is not None and session.ledger.position < begins:
-                return begins, begins
+                return log, begins, begins
             start = await self._starts.after_reset(partition, REQUEST_TIMEOUT)
         except TimeoutError:
             return None
-        return None if begins is None or start is None else (begins, start)
-
-    @staticmethod
-    def _log_waiting(session: Session, what: str, attempt: int) -> None:
-        logger.log(
-            logging.DEBUG if attempt % _LOG_EVERY else logging.WARNING,
-            "%s: position %d %s; asking again",
-            session.partition,
-            session.ledger.position,
-            what,
-            extra={"action": "reset_retry"},
-        )
+        return None if begins is None or start is None else (log, begins, start)
 
     def _move(self, session: Session, begins: int, start: int) -> None:
         self.count += 1

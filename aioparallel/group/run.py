@@ -19,13 +19,13 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import DeadLetterSink, OutputSink
 from aioparallel.event_loop.left_behind import LeftBehind, ended
 from aioparallel.event_loop.waiting import unless, why_ended
-from aioparallel.group.admission import AtOnce
+from aioparallel.group.admission import Admission, AtOnce
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
-from aioparallel.group.assignment import CANCEL_GRACE, END_TIMEOUT, Assignment
+from aioparallel.group.assignment import CANCEL_GRACE, Assignment
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
-from aioparallel.group.committing import GroupContext, reasons
+from aioparallel.group.committing import CommitStrategy, GroupContext, reasons
 from aioparallel.group.ends import Ends
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.fetcher import Fetcher
@@ -45,6 +45,8 @@ from aioparallel.records.user_errors import repr_of
 __all__ = ["GroupRun"]
 
 _STALL_INTERVAL = 1.0  # seconds between two checks for stalled partitions, at most
+# Seconds that the run's own tasks get to end once they are cancelled: some await a database driver.
+_END_TIMEOUT = 5.0
 
 logger = logging.getLogger(__name__)
 
@@ -78,7 +80,7 @@ class GroupRun:
         extensions.on_failure = self._fail_at_end
         self._targets = targets
         signals = Signals()
-        priorities = extensions.only("priorities", lambda one: one.priorities()) or Priorities()
+        priorities: Priorities = extensions.only("priorities") or Priorities()
         self._processor = Processor(
             stack,
             options,
@@ -89,9 +91,7 @@ class GroupRun:
             log=FailureLog({"group_id": group_id}),
             turns=priorities.turns,
         )
-        self._admission = extensions.only("admission", lambda one: one.admission(self._processor)) or AtOnce(
-            self._processor
-        )
+        self._admission: Admission = extensions.only("admission", self._processor) or AtOnce(self._processor)
         scheduler = self._processor.scheduler
         group = GroupContext(
             client,
@@ -103,7 +103,7 @@ class GroupRun:
             extensions,
             self._fail_at_end,
         )
-        commits = extensions.only("commit_strategy", lambda one: one.commit_strategy(group)) or in_group(group)
+        commits: CommitStrategy = extensions.only("commit_strategy", group) or in_group(group)
         assigned = AssignedPartitions(scheduler, commits.positions, extensions, targets, priorities.rank_of)
         self._committer = commits.committer
         self._assignment = Assignment(
@@ -115,7 +115,7 @@ class GroupRun:
             assigned,
             commits,
             on_change=self._changed,
-            on_ended=self._task_ended,
+            spawn=self._spawn,
             is_whole=priorities.is_whole,
         )
         self._ends = Ends(client, assigned, self._changed)
@@ -129,7 +129,7 @@ class GroupRun:
         self._join_log = JoinLog(group_id, lambda: self._assignment.has_assignment)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._check_end, self.fail
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False
         self._failed_at_end: BaseException | None = None
@@ -148,7 +148,7 @@ class GroupRun:
         self._join_log.start()
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
-        working = [self._spawn(work(), "extension") for work in self._extensions.work]
+        working = [self._spawn(work(), "extension") for work in self._extensions.hooks("work")]
         if self._targets is not None:
             self._spawn(self._ends.run(), "ends")
         self._spawn(self._check_stalls(), "stalls")
@@ -169,7 +169,7 @@ class GroupRun:
         await self.settle()
         for task in working:  # before extensions are stopped
             task.cancel()
-        await ended(working, END_TIMEOUT)
+        await ended(working, _END_TIMEOUT)
         if self._failed_at_end is not None:
             raise self._failed_at_end
         if self._targets is not None and self._owing:
@@ -227,16 +227,18 @@ class GroupRun:
         try:
             await self.settle()
         finally:
-            for task in self._tasks:
+            tasks = list(self._tasks)
+            for task in tasks:
                 task.cancel()
-            await self._assignment.close()
+            self._assignment.close()
             await self._processor.close(CANCEL_GRACE)
-            await ended(self._tasks, END_TIMEOUT)
+            await ended(tasks, _END_TIMEOUT)
 
     def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         task.add_done_callback(self._task_ended)
-        self._tasks.append(task)
         return task
 
     def _task_ended(self, task: asyncio.Task[None]) -> None:
@@ -312,7 +314,7 @@ class GroupRun:
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
         found = stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
-        return self._extensions.stats(found)
+        return self._extensions.through("stats", found)
 
     @property
     def left_behind(self) -> Sequence[LeftBehind]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from aioparallel.config.extension import PartitionState, overrides
 from aioparallel.engine.sources import Source
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from aioparallel.group.arrivals import Arrivals
 
 __all__ = ["COMMITTABLE", "Session", "SessionState"]
+
+T = TypeVar("T")
 
 
 class SessionState(enum.Enum):
@@ -49,33 +50,6 @@ class Session(Source):
     * the scheduler: the attributes of a source
     * the committer: ``acknowledged`` and those after it
     """
-
-    __slots__ = (
-        "_fail",
-        "_ledger",
-        "abandoned",
-        "acknowledged",
-        "acknowledged_version",
-        "arrivals",
-        "cut",
-        "epoch",
-        "fault",
-        "fenced",
-        "generation",
-        "leader_epochs",
-        "opened",
-        "partition",
-        "partition_states",
-        "promised",
-        "resetting",
-        "start",
-        "target",
-        "topic_id",
-        "truncated",
-        "unreadable",
-        "waits",
-        "wrote_dense",
-    )
 
     def __init__(
         self,
@@ -130,12 +104,8 @@ class Session(Source):
             if len(selected) != len(records):
                 chosen = {record.offset for record in selected}
                 left_out = [record.offset for record in records if record.offset not in chosen]
-                self.ledger.complete_all(left_out)
-                for before in self.partition_states[:number]:  # they have selected these records
-                    try:
-                        before.completed_all(left_out)
-                    except Exception as error:
-                        self._state_failed(error)
+                selecting = [before.completed_all for before in self.partition_states[:number]]
+                _chain(self.ledger.complete_all, selecting, self._state_failed)(left_out)
             records = selected
         return records
 
@@ -163,14 +133,14 @@ class Session(Source):
         self._fail(error)
 
     def _connect(self) -> None:
-        ledger, states = self._ledger, self.partition_states
+        ledger, states, failed = self._ledger, self.partition_states, self._state_failed
         self.complete, self.complete_all = ledger.complete, ledger.complete_all
         listening = [one for one in states if _overrides(one, "completed") or _overrides(one, "completed_all")]
-        for state in listening:
-            self.complete, self.complete_all = _then(self.complete, self.complete_all, state, self._state_failed)
-        giving_up = [state.gave_up for state in states if _overrides(state, "gave_up")]
-        if giving_up:
-            self.gave_up = partial(_each, giving_up, self._state_failed)
+        if listening:
+            self.complete = _chain(ledger.complete, [state.completed for state in listening], failed)
+            self.complete_all = _chain(ledger.complete_all, [state.completed_all for state in listening], failed)
+        if giving_up := [state.gave_up for state in states if _overrides(state, "gave_up")]:
+            self.gave_up = _chain(_ignore, giving_up, failed)
 
     @property
     def state(self) -> SessionState:
@@ -203,37 +173,25 @@ class Session(Source):
         return f"<Session {self.partition} epoch {self.epoch} {self.state.value}>"
 
 
-def _then(
-    first: Callable[[int], None],
-    first_all: Callable[[Sequence[int]], None],
-    state: PartitionState,
-    failed: Callable[[Exception], None],
-) -> tuple[Callable[[int], None], Callable[[Sequence[int]], None]]:
-    """Chain the callbacks. The ledger comes first: it raises for offsets that were never registered."""
-
-    def complete(offset: int) -> None:
-        first(offset)
-        try:
-            state.completed(offset)
-        except Exception as error:
-            failed(error)
-
-    def complete_all(offsets: Sequence[int]) -> None:
-        first_all(offsets)
-        try:
-            state.completed_all(offsets)
-        except Exception as error:
-            failed(error)
-
-    return complete, complete_all
+def _ignore(offset: int) -> None:
+    pass
 
 
-def _each(calls: Sequence[Callable[[int], None]], failed: Callable[[Exception], None], offset: int) -> None:
-    for call in calls:
-        try:
-            call(offset)
-        except Exception as error:
-            failed(error)
+def _chain(
+    first: Callable[[T], None], others: Sequence[Callable[[T], None]], failed: Callable[[Exception], None]
+) -> Callable[[T], None]:
+    """Return a function that calls all of these. ``first``: the ledger, which raises for offsets that were never
+    registered. ``failed(error)`` is called with the errors of the others."""
+
+    def call(argument: T) -> None:
+        first(argument)
+        for other in others:
+            try:
+                other(argument)
+            except Exception as error:
+                failed(error)
+
+    return call
 
 
 def _overrides(state: PartitionState, name: str) -> bool:

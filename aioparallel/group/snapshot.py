@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from aioparallel.engine.run.processor import Processor
@@ -13,10 +14,9 @@ from aioparallel.engine.watch.blockages import Blockage
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committing import PositionCommitter
-from aioparallel.group.oldest import first_incompletes, longest_retrying, oldest_in_flight, sources_by_name
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.observe.stats import BrokerOutputs, Contact, LongestLane, PartitionStats, Stats
+from aioparallel.observe.stats import BrokerOutputs, Contact, InFlight, LongestLane, PartitionStats, Retrying, Stats
 from aioparallel.records.record import Record
 
 __all__ = ["problems_of", "stats_of"]
@@ -40,8 +40,8 @@ def stats_of(
     """Return a snapshot. It walks all lanes, so call it a few times a second at most."""
     scheduler, counters = processor.scheduler, processor.scheduler.counters
     heads = scheduler.heads()
-    first, now = first_incompletes(heads), time.time()
-    held = sources_by_name(scheduler.sources)
+    first, now = _first_incompletes(heads), time.time()
+    held = _sources_by_name(scheduler.sources)
     partitions = tuple(
         _partition_stats(client, session, held.get(name, ()), first.get(name), now)
         for name, session in sorted(assignment.sessions.items())
@@ -65,17 +65,17 @@ def stats_of(
         lanes=sum(len(source.lanes) for source in scheduler.sources),
         lag=lag,
         lag_age=None if lag is None else max(ages, default=0.0),
-        waiting=tuple(processor.waiting),
+        waiting=tuple(processor.retries.at_gates),
         contact=client.contact(),
-        oldest_in_flight=oldest_in_flight(processor),
-        longest_retrying=longest_retrying(scheduler.sources, processor.time()),
+        oldest_in_flight=_oldest_in_flight(processor),
+        longest_retrying=_longest_retrying(scheduler.sources, processor.time()),
         intake=intake,
         longest_lane=_longest_lane(heads),
         commits=committer.commits,
         failed_commits=committer.failed_commits,
-        offset_resets=assignment.offset_resets,
-        unreadable_maps=assignment.unreadable_maps,
-        log_truncations=assignment.log_truncations,
+        offset_resets=assignment.resets.count,
+        unreadable_maps=assignment.opener.unreadable_maps,
+        log_truncations=assignment.truncations.count,
         cut_maps=committer.cut_maps,
         metadata_limit=committer.limit.characters,
         partitions=partitions,
@@ -114,6 +114,54 @@ def _partition_stats(
     )
 
 
+def _sources_by_name(sources: Iterable[Source]) -> Mapping[Hashable, Sequence[Source]]:
+    """Group sources by name, which is their partition."""
+    found: defaultdict[Hashable, list[Source]] = defaultdict(list)
+    for source in sources:
+        found[source.name].append(source)
+    return found
+
+
+def _first_incompletes(heads: Iterable[Record[Any, Any]]) -> Mapping[Hashable, Record[Any, Any]]:
+    """Return the first incomplete record for each name of a source, given the heads of all lanes."""
+    first: dict[Hashable, Record[Any, Any]] = {}
+    for record in heads:
+        source = record._source
+        found = first.get(source.name)
+        if not source.dropped and (found is None or record.offset < found.offset):
+            first[source.name] = record
+    return first
+
+
+def _oldest_in_flight(processor: Processor) -> InFlight | None:
+    """Return the record whose handler was started first, of those that still hold a worker; None if there is none."""
+    found = processor.pool.oldest
+    if found is None:
+        return None
+    record, seconds = found
+    return InFlight(record.topic_partition, record.offset, seconds, record.attempt)
+
+
+def _longest_retrying(sources: Iterable[Source], now: float) -> Retrying | None:
+    """Return the parked record whose first failure is the oldest; None if there is none. ``now``: the loop's time."""
+    longest, since = None, float("inf")
+    for source in sources:
+        for record in source.parked:
+            history = record._history
+            if history is not None and history.trying_since is not None and history.trying_since < since:
+                longest, since = record, history.trying_since
+    if longest is None:
+        return None
+    failure = longest.last_failure
+    return Retrying(
+        longest.topic_partition,
+        longest.offset,
+        now - since,
+        longest.attempt - 1,
+        "" if failure is None else f"{failure.type}: {failure.message}",
+    )
+
+
 def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
     longest: LongestLane | None = None
     for head in heads:
@@ -123,13 +171,13 @@ def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
 
 
 def _held_up(processor: Processor) -> Iterator[Problem]:
-    running = oldest_in_flight(processor)
+    running = _oldest_in_flight(processor)
     if running is not None and running.seconds >= _LONG and not processor.has_deadlines:
         yield Problem(
             ProblemKind.LONG_HANDLER,
             f"{running.partition} offset {running.offset}: its handler has been running for {running.seconds:.0f} s",
         )
-    failing = longest_retrying(processor.scheduler.sources, processor.time())
+    failing = _longest_retrying(processor.scheduler.sources, processor.time())
     if failing is not None and (failing.failures >= _OFTEN or failing.seconds >= _LONG):
         yield Problem(
             ProblemKind.RETRYING,
@@ -139,7 +187,7 @@ def _held_up(processor: Processor) -> Iterator[Problem]:
 
 
 def _full_gates(processor: Processor) -> Iterator[Problem]:
-    for waiting in processor.waiting[:_AT_MOST]:
+    for waiting in processor.retries.at_gates[:_AT_MOST]:
         if waiting.seconds >= _LONG:
             text = f"{waiting.place}: {waiting.records:,} records wait for it, the first for {waiting.seconds:.0f} s"
             shut = f"; it requests a delay, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
@@ -166,12 +214,16 @@ def _unanswered(contact: Contact) -> Iterator[Problem]:
         )
 
 
+def _first(kind: ProblemKind, texts: Sequence[str], what: str) -> Iterator[Problem]:
+    for text in texts[:_AT_MOST]:
+        yield Problem(kind, text)
+    if len(texts) > _AT_MOST:
+        yield Problem(kind, f"and {len(texts) - _AT_MOST} more {what}")
+
+
 def _unreadable(sessions: Iterable[Session]) -> Iterator[Problem]:
-    found = [session.unreadable for session in sessions if session.unreadable is not None]
-    for error in found[:_AT_MOST]:
-        yield Problem(ProblemKind.UNREADABLE, str(error))
-    if len(found) > _AT_MOST:
-        yield Problem(ProblemKind.UNREADABLE, f"and {len(found) - _AT_MOST} more partitions that cannot be read")
+    texts = [str(session.unreadable) for session in sessions if session.unreadable is not None]
+    return _first(ProblemKind.UNREADABLE, texts, "partitions that cannot be read")
 
 
 def _blocked(blockage: Blockage, times: int) -> str:
@@ -194,9 +246,9 @@ def problems_of(
             )
         elif session.fault is CommitFault.REFUSED:
             yield Problem(ProblemKind.COMMIT_REFUSED, f"{session.partition}: the broker refuses its commits")
-    for blockage, times in processor.blockages[:_AT_MOST]:
+    for blockage, times in processor.pool.loop_watch.worst()[:_AT_MOST]:
         yield Problem(ProblemKind.LOOP_HELD, _blocked(blockage, times))
-    for stuck in processor.stuck[:_AT_MOST]:
+    for stuck in processor.pool.stuck[:_AT_MOST]:
         record = stuck.record
         yield Problem(
             ProblemKind.HANDLER_STUCK,
@@ -206,17 +258,9 @@ def problems_of(
     yield from processor.shortages.problems()
     yield from _held_up(processor)
     yield from _full_gates(processor)
-    for record, reason in list(undelivered.items())[:_AT_MOST]:
-        yield Problem(
-            ProblemKind.DEAD_LETTER_FAILED,
-            f"{record.topic_partition} offset {record.offset} cannot be dead-lettered: {reason}",
-        )
-    if len(undelivered) > _AT_MOST:
-        yield Problem(
-            ProblemKind.DEAD_LETTER_FAILED,
-            f"and {len(undelivered) - _AT_MOST} more records that cannot be dead-lettered",
-        )
-    at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.waiting[:2])
+    letters = [f"{record.place} cannot be dead-lettered: {reason}" for record, reason in undelivered.items()]
+    yield from _first(ProblemKind.DEAD_LETTER_FAILED, letters, "records that cannot be dead-lettered")
+    at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.retries.at_gates[:2])
     for source in processor.scheduler.sources:
         if source.full:
             yield Problem(

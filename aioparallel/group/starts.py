@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 
 from aioparallel.config.options import Options
 from aioparallel.group.client import Client
-from aioparallel.group.first_order import highest_of, is_new
 from aioparallel.group.offset_stores import Positions
 from aioparallel.records.record import TopicPartition
 from aioparallel.records.timestamps import first_timestamp_at
@@ -26,7 +25,11 @@ class TopicPositions(NamedTuple):
     @property
     def highest(self) -> int:
         """The highest partition of the topic."""
-        return highest_of(self.partitions)
+        return max(self.partitions, default=-1)
+
+    def is_new(self, number: int) -> bool:
+        """Whether this partition was added after the group began to read the topic."""
+        return bool(self.committed) and number > max(self.committed)
 
 
 class Choice(NamedTuple):
@@ -85,7 +88,7 @@ class Starts:
     def choice(self, partition: TopicPartition, topics: Mapping[str, TopicPositions]) -> Choice:
         """Return the option that applies to a partition without a committed position."""
         topic = topics.get(partition.topic)
-        if topic is not None and is_new(partition.partition, topic.committed):
+        if topic is not None and topic.is_new(partition.partition):
             return Choice("auto_offset_reset_new_partitions", self._options.auto_offset_reset_new_partitions)
         return Choice("auto_offset_reset", self._options.auto_offset_reset)
 

@@ -7,12 +7,11 @@ records. What a commit or a ledger says about the lost records must not count fo
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
 
+from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger, OffsetMap
-
-if TYPE_CHECKING:
-    from aioparallel.group.sessions import Session
+from aioparallel.records.errors import OffsetOutOfRange, PositionOutsideLog
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["CREATED_AGAIN", "Truncations", "ledger_below"]
 
@@ -23,10 +22,20 @@ CREATED_AGAIN = "its topic was deleted and created again"
 
 
 class Truncations:
-    """Counts and reports logs that have lost records."""
+    """Counts and reports logs that have lost records. Such a log ends the run if ``refuses``, because other data is
+    stored with the positions, or if ``is_error``, because of ``auto_offset_reset="error"``."""
 
-    def __init__(self) -> None:
+    def __init__(self, refuses: bool = False, is_error: bool = False) -> None:
+        self.refuses = refuses
+        self._is_error = is_error
         self.count = 0
+
+    def allow(self, partition: TopicPartition, offset: int) -> None:
+        """Raises PositionOutsideLog or OffsetOutOfRange if a position that the log does not hold ends the run."""
+        if self.refuses:
+            raise PositionOutsideLog(partition, offset)
+        if self._is_error:
+            raise OffsetOutOfRange(partition, offset)
 
     def report(self, session: Session, known_until: int, valid: int, start: int, what: str) -> None:
         """Log and count that the log of a session has lost records. The session continues at ``start``.

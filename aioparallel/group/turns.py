@@ -1,20 +1,31 @@
-"""Sessions that may commit their first position only after another one's. They do not delay the others."""
+"""The order in which the first positions of a topic are committed, and the sessions that wait for their turn.
+
+A partition is new to a group if its number is above all partitions that the group has committed. Members start at the
+same time, read the committed positions at different times, and may crash at any time. This order makes sure that they
+still agree on which partitions are new:
+
+* Nothing is committed: the highest partition is committed first. A member that reads the positions later finds all
+  other partitions below it, and takes none of them for new.
+* Something is committed: the partitions above it are committed in ascending order. If a member crashes in between, no
+  gap remains below a committed partition. So no member takes a new partition for one whose offset has expired.
+
+Partitions of one member go in one commit. Sessions that wait do not delay the others.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from aioparallel.group.client import REQUEST_TIMEOUT
-from aioparallel.group.first_order import awaited, next_to_go
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts, TopicPositions
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Spawn", "Turns"]
+__all__ = ["Spawn", "Turns", "awaited", "next_to_go"]
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +34,26 @@ _PAUSE: Final = 0.2
 _LOG_AFTER: Final = 5.0
 """A session that waits for so many seconds is logged."""
 
-Spawn = Callable[[Coroutine[Any, Any, None], str], None]
+Spawn = Callable[[Coroutine[Any, Any, None], str], object]
+
+
+def next_to_go(waiting: Collection[int], committed: Collection[int], highest: int) -> set[int]:
+    """Return which of a member's waiting partitions may be committed now, in one commit. ``highest``: the highest
+    partition of the topic."""
+    if not committed:
+        return set(waiting) if highest in waiting else set()
+    top = max(committed)
+    going = {number for number in waiting if number < top}
+    following = top + 1
+    while following in waiting:
+        going.add(following)
+        following += 1
+    return going
+
+
+def awaited(number: int, committed: Collection[int], highest: int) -> int:
+    """Return the partition for which this one waits, if it may not be committed yet."""
+    return number - 1 if committed else highest
 
 
 class _Wait:
@@ -37,7 +67,7 @@ class _Wait:
 
 
 class Turns:
-    """Keeps the order of :mod:`~aioparallel.group.first_order` among the members of a group.
+    """Keeps the order of first positions among the members of a group.
 
     ``longest_wait``: seconds to wait for one position. By then the group has given the partition of a crashed member to
     another one. ``begin(starts)`` opens the sessions whose turn it is. ``spawn(work, name)`` runs a task that ends with

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterable, Awaitable, Callable, Coroutine, Itera
 from dataclasses import dataclass
 from itertools import chain
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar, cast, overload
+from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from aioparallel.config.callables import check_async
 from aioparallel.config.handling import check_choice, check_count, check_time
@@ -284,12 +284,8 @@ class BatchHandler(Generic[T, R]):
         return BatchHandler, (self.__wrapped__, self.size, self.linger, self.by, self.max_bytes, self.on_error)
 
 
-class _Decorator:
-    def __init__(self, options: Mapping[str, Any]) -> None:
-        self._options = options
-
-    def __call__(self, handler: _Handler[T]) -> BatchHandler[T, Any]:
-        return _batch_handler(handler, **self._options)
+class _Decorator(Protocol):
+    def __call__(self, handler: _Handler[T], /) -> BatchHandler[T, Any]: ...
 
 
 @overload
@@ -352,14 +348,14 @@ def batches(
 
     Raises ConfigurationError.
     """
-    options = {"size": size, "linger": linger, "by": by, "max_bytes": max_bytes, "on_error": on_error}
     check_count("batches size", size)
     check_time("batches linger", linger, zero=True)
     check_choice("batches by", by, ("any", "partition", "lane"))
     if max_bytes is not None:
         check_count("batches max_bytes", max_bytes)
     check_choice("batches on_error", on_error, ("one_by_one", "together"))
-    return _Decorator(options) if handler is None else _batch_handler(handler, **cast("Any", options))
+    make = functools.partial(_batch_handler, size=size, linger=linger, by=by, max_bytes=max_bytes, on_error=on_error)
+    return make if handler is None else make(handler)
 
 
 def _batch_handler(handler: _Handler[T], **options: Any) -> BatchHandler[T, Any]:

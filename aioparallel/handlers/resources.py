@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from aioparallel.config.handling import Resource
 from aioparallel.event_loop.left_behind import leave_behind
+from aioparallel.event_loop.waiting import OutOfTime, within
 from aioparallel.records.errors import ConsumerStateError, WorkCancelled
 from aioparallel.records.user_errors import refuse_coroutine
 from aioparallel.records.wording import kind_of
@@ -128,17 +129,13 @@ class _Lifetime:
             leave_behind((self._task,))
 
     async def _live(self, timeout: float, opened: asyncio.Future[tuple[object, BaseException | None]]) -> None:
-        timer = asyncio.timeout(timeout)
         try:
             manager = _checked(self._factory())
-            async with timer:
-                value = await manager.__aenter__()
-        except TimeoutError as error:
-            if timer.expired():
-                late = TimeoutError(f"resource {self._name!r} did not open within {timeout:g} s")
-                late.__cause__ = error
-                error = late
-            opened.set_result((None, error))
+            value = await within(timeout, manager.__aenter__())
+        except OutOfTime as error:
+            late = TimeoutError(f"resource {self._name!r} did not open within {timeout:g} s")
+            late.__cause__ = error
+            opened.set_result((None, late))
             return
         except BaseException as error:
             opened.set_result((None, error))

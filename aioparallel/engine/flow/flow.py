@@ -1,11 +1,12 @@
-"""Items of any kind through the engine: fed in lists, their outcomes taken in lists. Plain methods on one event loop.
+"""Runs items of any kind in the engine. They are fed in lists, and their outcomes are read in lists. Plain methods on
+one event loop.
 
-Whoever feeds it asks for :attr:`Flow.room` first. What is fed counts against the bounds, of items and of bytes, until
-its outcome has been read, so a slow reader slows the source down and no handler ever waits for room.
+The feeder checks :attr:`Flow.room` first. An item counts against the limits of items and of bytes until its outcome has
+been read. So a slow reader slows the source down, and no handler waits for capacity.
 
-What handlers will return nobody knows. So where outcomes that nobody has read fill the bound of bytes by themselves,
-nothing is started until some of them are read. In the order of the input they may all wait for one item: then that one
-may start; and whatever runs goes on.
+The size of a result is unknown before its handler has returned. If unread outcomes alone reach the limit of bytes, no
+item starts until some of them are read. With outcomes in the order of the input, all may wait for one item: then only
+that item may start. Running handlers continue in any case.
 """
 
 from __future__ import annotations
@@ -45,11 +46,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 _MOST_NOTES = 10
-# One call of take() gives one of so many parts of the bytes that outcomes may have; nothing starts again before one of
-# them is free: not to and fro with each.
+# One call of take() returns at most one of so many parts of the limit of bytes. After the limit was reached, items
+# start again only when one part is free, or they would stop and start with each outcome.
 _PARTS = 8
-# Measuring each value took a tenth of the rate. So while outcomes fill less than one of these parts, and so many values
-# in a row were small, some are not measured, and count as the last one that was. How many changes, to fit no pattern.
+# Measuring each value cost a tenth of the rate. So while outcomes fill less than one part of the limit, and so many
+# values in a row were small, some values are not measured: they count as the last measured one. The number of skipped
+# values varies, so that it matches no pattern in the data.
 _SMALL = 1_024
 _SMALL_ONES = 200
 _GAPS = (1, 11, 4, 13, 7, 2, 9, 14, 5, 8)
@@ -98,11 +100,11 @@ class FlowStats(NamedTuple):
 
 
 class _Item(Record[Any, Any]):
-    """An item in the engine's clothes: ``offset`` is its index, ``value`` the item."""
+    """An item as a record of the engine: ``offset`` is its index, ``value`` the item."""
 
     __slots__ = ()
 
-    # In place of the slots: every item has the same.
+    # Instead of slots, because they are equal for all items.
     topic = ""
     partition = 0
     headers = ()
@@ -110,7 +112,7 @@ class _Item(Record[Any, Any]):
 
     @property
     def place(self) -> str:
-        """What the label says."""
+        """The label of the item."""
         source = self._source
         assert isinstance(source, _Items)
         return source.name_of(self.value, self.offset)
@@ -124,7 +126,7 @@ class _Items(Source):
         self._label = label
 
     def name_of(self, item: object, index: int) -> str:
-        """In messages."""
+        """Return the name of an item in messages."""
         if self._label is not None:
             try:
                 return str(self._label(item, index))
@@ -139,12 +141,12 @@ class _ItemLog(FailureLog):
         self._at_the_end = 'no more attempts: it is left out (on_error="skip")' if on_error == "skip" else None
 
     def following(self, decision: Decision) -> str | None:
-        """An outcome, and what is raised, tell of the end by themselves."""
+        """Nothing at the end of an item, unless it is skipped: the outcome, or the raised error, reports it."""
         return self._at_the_end if decision.delay is None else super().following(decision)
 
 
 def _values(values: object, count: int) -> Sequence[Any]:
-    """One for each item. Raises InvalidValues."""
+    """Return the values that a batch handler returned, one for each item. Raises InvalidValues."""
     wanted = f"the handler of a batch of {count} must return one value for each, a list of {count}"
     if isinstance(values, str | bytes | Mapping | Set) or not (
         hasattr(values, "__len__") and hasattr(values, "__iter__")
@@ -157,7 +159,7 @@ def _values(values: object, count: int) -> Sequence[Any]:
 
 
 def _note(error: BaseException, text: str) -> None:
-    """Some exceptions take no notes, and one object may be raised for many items."""
+    """Add a note, if possible. Some exceptions accept none, and one object may be raised for many items."""
     with contextlib.suppress(Exception):
         notes = getattr(error, "__notes__", ())
         if len(notes) < _MOST_NOTES and text not in notes:
@@ -165,8 +167,8 @@ def _note(error: BaseException, text: str) -> None:
 
 
 def raisable(failure: BaseException) -> BaseException:
-    """A generator may not raise some: the interpreter would say so, and not of which item they are; or whoever iterates
-    would take it for the generator's end."""
+    """Return the error, or a RuntimeError for one that a generator must not raise: the interpreter would hide it, or
+    the reader would take it for the end of the generator."""
     if not isinstance(failure, StopIteration | StopAsyncIteration | GeneratorExit):
         return failure
     error = RuntimeError(f"the handler raised {repr_of(failure)}")
@@ -177,16 +179,16 @@ def raisable(failure: BaseException) -> BaseException:
 
 
 def _note_exit(error: BaseException, item: Record[Any, Any] | Call) -> None:
-    """What is no failure of an item ends all: nothing else will say where it comes from."""
+    """Note the item in an error that ends the run. Nothing else would say where the error comes from."""
     if not isinstance(error, Exception | asyncio.CancelledError):
         _note(error, f"raised by the handler for {item.place}")
 
 
 class Flow(Generic[T, R]):
-    """Does ``work`` on items. Made, and used, within one event loop.
+    """Processes items as ``work`` describes. Make it and use it within one event loop.
 
-    ``on_ready()`` hears that there is something to take, or nothing more to come, and ``on_room()`` that there is room
-    again; both are called amid the engine's work.
+    ``on_ready()`` is called when there is something to take, or when nothing more will come. ``on_room()`` is called
+    when items may be fed again. Both are called in the middle of the engine's work.
     """
 
     def __init__(self, work: Work[T, R], *, on_ready: Callable[[], None], on_room: Callable[[], None]) -> None:
@@ -197,45 +199,45 @@ class Flow(Generic[T, R]):
         self._on_room = on_room
         self._key = handling.order_by
         self.bound = work.bound
-        """Items fed whose outcomes are not read, at most."""
-        self._closing_time = handling.drain_timeout
+        """The most items that may be fed while their outcomes are not read."""
+        self._close_timeout = handling.drain_timeout
         self._source = _Items(work.label)
         self._ready: deque[Outcome[T, R]] = deque()  # to be taken
-        self._sizes: deque[int] = deque()  # of these, with their items
-        # With in_order: those that have ended before one in front of them, and their sizes; None for one left out.
+        self._sizes: deque[int] = deque()  # of these outcomes, each with its item
+        # With in_order: outcomes, with their sizes, that ended before an earlier item. None: left out.
         self._early: dict[int, tuple[Outcome[T, R], int] | None] | None = {} if work.in_order else None
         self._next = 0  # the index of the next outcome, with in_order
-        self._began: dict[int, float] = {}  # of items that have failed before: start of the first attempt
+        self._began: dict[int, float] = {}  # when the first attempt began, of items that have failed before
         self._fed = 0
-        self._outstanding = 0  # fed, and the outcome not read
-        self._lent = 0  # outcomes of the last take()
+        self._outstanding = 0  # items fed whose outcomes are not read
+        self._taken = 0  # outcomes of the last take(), which count as unread until the next one
         self._is_measured = work.max_buffered_bytes is not None
         self._most_bytes = work.max_buffered_bytes or sys.maxsize
         self._part_bytes = self._most_bytes // _PARTS
         self._running_bytes = 0  # of items that have not ended
-        self._ended_bytes = 0  # of outcomes that are not read, and of their items
-        self._lent_bytes = 0
-        self._usual_bytes = 1  # of an item
-        self._last_bytes = 0  # of the last value that was measured
-        self._small_ones = 0  # that were measured since a larger one
-        self._unmeasured = 0  # values that count as the last one
+        self._ended_bytes = 0  # of unread outcomes and their items
+        self._taken_bytes = 0
+        self._usual_bytes = 1  # the mean size of the items that were fed last
+        self._last_bytes = 0  # of the last measured value
+        self._small_ones = 0  # values measured since the last large one
+        self._unmeasured = 0  # how many of the next values count as the last measured one
         self._gaps = itertools.cycle(_GAPS)
-        self._is_full = False  # of outcomes: nothing starts
+        self._is_full = False  # outcomes have reached the limit of bytes: nothing starts
         self._failed = 0
         self.ended = False
         """Whether :meth:`end` was called."""
         self.failure: BaseException | None = None
-        """What has ended it before its time."""
+        """The error that has ended the flow early."""
         signals = Signals()
         signals.fatal = self._fail
         self._log = _ItemLog(work.on_error)
         self._processor = Processor(
             self._stack(work),
-            # All that is fed may wait for its next attempt: what bounds it is the room.
+            # All fed items may wait for their next attempt. The room bounds them.
             dataclasses.replace(handling, order_by=None, max_parked=self.bound + 2 * handling.max_concurrency),
             RetryBudget(work.retry or _ONE_ATTEMPT, "dead_letter"),
             signals,
-            dead_letter_sink=_Failed(self),
+            dead_letter_sink=_GivenUp(self),
             log=self._log,
         )
         self._scheduler = self._processor.scheduler
@@ -244,7 +246,7 @@ class Flow(Generic[T, R]):
 
     @property
     def room(self) -> int:
-        """Items that may be fed now; where bytes are bounded, by the mean size of those that were fed last."""
+        """How many items may be fed now. A limit of bytes is divided by the mean size of the last items."""
         left = self._most_bytes - self._running_bytes - self._ended_bytes
         if self.failure is not None or left <= 0:
             return 0
@@ -252,28 +254,28 @@ class Flow(Generic[T, R]):
 
     @property
     def bytes_left(self) -> int | None:
-        """Until nothing may be fed; None: bytes are not bounded."""
+        """Bytes that may be fed now; None: no limit."""
         return self._most_bytes - self._running_bytes - self._ended_bytes if self._is_measured else None
 
     def feed(self, items: Sequence[T], size: int | None = None) -> None:
-        """Run these, after those before. ``size``: bytes of each; None: they are measured. Raises ValueError where
-        there is no room for them."""
+        """Run these items after those fed before. ``size``: bytes of each item; None: they are measured. Raises
+        ValueError if there are more items than :attr:`bound` allows."""
         if self.ended:
             raise ValueError("no more items were to come: end() was called")
         if self.failure is not None:
-            return  # nobody will read of them
+            return  # no outcome will be read
         room = self.bound - self._outstanding
-        if len(items) > room:  # bytes are not looked at: results may have come while the items were read
+        if len(items) > room:  # bytes are not checked: results may have come while the items were read
             raise ValueError(f"{len(items)} items for a room of {room}")
         first, self._fed = self._fed, self._fed + len(items)
         self._outstanding += len(items)
         try:
             self._admit(items, first, size if self._is_measured else 0)
-        except asyncio.CancelledError as error:  # of its own: nothing is awaited there
+        except asyncio.CancelledError as error:  # raised by a key itself: nothing is awaited here
             failure = WorkCancelled("the key of an item, when it was compared with others,")
             self._fail(failure)
             raise failure from error
-        except BaseException as error:  # a key whose == raises, amid the lanes: nobody can tell what is where
+        except BaseException as error:  # the == of a key has raised, and the lanes are in an unknown state
             self._fail(error)
             raise
 
@@ -296,7 +298,7 @@ class Flow(Generic[T, R]):
                 except Exception as error:
                     without_key.append((record, error))
                     continue
-                except asyncio.CancelledError:  # nothing is awaited here, so it is the function's own
+                except asyncio.CancelledError:  # raised by the function itself: nothing is awaited here
                     without_key.append((record, HandlerCancelled()))
                     continue
                 except BaseException as error:
@@ -307,11 +309,11 @@ class Flow(Generic[T, R]):
         self._usual_bytes = max(1, (self._running_bytes - before) // max(1, len(items)))
         self._processor.admit(self._source, records)
         self._processor.set_no_more_input(self._source, not self.room)
-        for record, failure in without_key:  # last: who hears of it may feed more
+        for record, failure in without_key:  # last, because the callbacks may feed more
             self._key_failed(record, failure)
 
     def end(self) -> None:
-        """Nothing more will be fed."""
+        """End the input: nothing more will be fed."""
         self.ended = True
         self._processor.set_no_more_input(self._source, True)
         if not self._outstanding:
@@ -319,26 +321,27 @@ class Flow(Generic[T, R]):
 
     def _key_failed(self, record: Record[Any, Any], error: Exception) -> None:
         record._source = self._source
-        if isinstance(error, Reject | UnreadableRow):  # these say what is wrong
+        if isinstance(error, Reject | UnreadableRow):  # their messages are complete
             _note(error, f"for {record.place}; {self._advice}")
         else:
             _note(
                 error, f"from the key function, for {record.place}: a key is any hashable value, or None for no order"
             )
         self._log.decided(record, error, Decision(end="dead_letter"), time.monotonic())
-        self._end_badly(record, error, attempts=0, seconds=0.0)
+        self._give_up(record, error, attempts=0)
 
     # -- out --------------------------------------------------------------------------------------------
 
     def take(self, at_most: int = sys.maxsize) -> Sized[Outcome[T, R]]:
-        """Outcomes, as the items end, or in the order of the input, an eighth of the bytes at most that there may be of
-        them. What one call gives is read when the next comes."""
-        if self._lent:
-            self._outstanding -= self._lent
-            self._ended_bytes -= self._lent_bytes
-            self._lent = self._lent_bytes = 0
+        """Return outcomes, as the items end or in the order of the input. They have at most an eighth of the limit of
+        bytes. They count as read at the next call."""
+        if self._taken:
+            self._outstanding -= self._taken
+            self._ended_bytes -= self._taken_bytes
+            self._taken = self._taken_bytes = 0
             if self._is_full and self._ended_bytes < self._most_bytes - self._part_bytes:
-                self._start_again()
+                self._is_full = False
+                self._set_ceiling()
             self._processor.set_no_more_input(self._source, self.ended or not self.room)
             self._on_room()
         ready, sizes = self._ready, self._sizes
@@ -352,18 +355,18 @@ class Flow(Generic[T, R]):
             while ready and len(taken) < at_most and (not taken or taken.size + sizes[0] <= most):
                 taken.append(ready.popleft())
                 taken.size += sizes.popleft()
-        self._lent, self._lent_bytes = len(taken), taken.size
+        self._taken, self._taken_bytes = len(taken), taken.size
         if self._is_full:
             self._set_ceiling()
         return taken
 
     @property
     def finished(self) -> bool:
-        """Whether all that was fed has been read, and nothing more will come; or :attr:`failure` has ended it."""
-        return self.failure is not None or (self.ended and not self._outstanding - self._lent)
+        """Whether all outcomes are taken and nothing more will come, or :attr:`failure` has ended the flow."""
+        return self.failure is not None or (self.ended and not self._outstanding - self._taken)
 
     def stats(self) -> FlowStats:
-        """A snapshot. Takes time by the number of keys in work."""
+        """Return a snapshot. Takes time in proportion to the number of keys in work."""
         scheduler = self._scheduler
         scheduler.flush_counters()
         early = sum(1 for outcome in (self._early or {}).values() if outcome is not None)
@@ -384,10 +387,12 @@ class Flow(Generic[T, R]):
         self._scheduler.pause()
 
     async def close(self) -> None:
-        """Cancel what runs and wait for it, ``drain_timeout`` seconds at most; start nothing more. Outcomes that nobody
-        has taken are lost, and nothing of the items is kept: an error may outlive the flow, and hold it."""
+        """Start nothing more, cancel running handlers, and wait for them for ``drain_timeout`` seconds at most.
+
+        Outcomes that were not taken are lost. No item is referenced afterwards: an error may outlive the flow, and
+        refer to it."""
         self._scheduler.stop(self._source)
-        await self._processor.close(self._closing_time)
+        await self._processor.close(self._close_timeout)
         self._scheduler.drop(self._source)
         self._ready.clear()
         self._sizes.clear()
@@ -400,19 +405,19 @@ class Flow(Generic[T, R]):
     def _stack(self, work: Work[T, R]) -> Stack:
         handler, middleware = cast("Any", work.handler), work.handling.middleware
         if isinstance(handler, BatchHandler):
-            run = self._told_together(around_batches(handler, middleware), work.copy)
+            run = self._batch_handler(around_batches(handler, middleware), work.copy)
             return Stack(handler, Batchings({}, Batching(handler, run)))
         handle = coroutine_handler(around(handler, middleware))
-        return Stack(self._told(cast("Callable[[T], Awaitable[R]]", handle), work.copy))
+        return Stack(self._record_handler(cast("Callable[[T], Awaitable[R]]", handle), work.copy))
 
-    def _told_together(
+    def _batch_handler(
         self, handle: Callable[[Any], Awaitable[Any]], copy: Callable[[T], T] | None
     ) -> Callable[[Call], Coroutine[Any, Any, None]]:
-        """The batch handler of the records around items. It tells of those that have succeeded."""
+        """Return the batch handler that the engine calls. It adds the outcomes of the items that succeeded."""
 
         async def run(call: Call) -> None:
             began, records = perf_counter(), call.records
-            out: Collection[int] = range(len(records))  # of the call, and not to be told of
+            out: Collection[int] = range(len(records))  # places of the items that have no outcome yet
             values: Sequence[R] = ()
             try:
                 items = [record.value if copy is None else copy(record.value) for record in records]
@@ -430,16 +435,15 @@ class Flow(Generic[T, R]):
                 attempts, first = 1, began
                 if record._history is not None:
                     attempts, first = record.attempt, self._began.pop(record.offset, began)
-                outcome = Outcome(record.value, record.offset, values[place], None, attempts, perf_counter() - first)
-                self._give(outcome, record._size)
+                self._add(record, values[place], None, attempts, perf_counter() - first)
 
         return run
 
-    def _told(
+    def _record_handler(
         self, handle: Callable[[T], Awaitable[R]], copy: Callable[[T], T] | None
     ) -> Callable[[Record[Any, Any]], Coroutine[Any, Any, None]]:
-        """The handler of the record around an item. It tells of success itself and returns None: a sink would take
-        three times as long for each."""
+        """Return the handler that the engine calls. It adds the outcome itself and returns None, because an output sink
+        would take three times as long for each item."""
 
         async def run(record: Record[Any, Any]) -> None:
             began = perf_counter()
@@ -454,29 +458,30 @@ class Flow(Generic[T, R]):
             attempts = 1
             if record._history is not None:
                 attempts, began = record.attempt, self._began.pop(record.offset, began)
-            self._give(
-                Outcome(record.value, record.offset, value, None, attempts, perf_counter() - began), record._size
-            )
+            self._add(record, value, None, attempts, perf_counter() - began)
 
         return run
 
-    def _give(self, outcome: Outcome[T, R], size: int) -> None:
-        """``size``: of its item."""
+    def _add(
+        self, record: Record[Any, Any], value: R | None, error: Exception | None, attempts: int, seconds: float
+    ) -> None:
+        size = record._size
         self._running_bytes -= size
         if self._is_measured:
             ended = self._ended_bytes
-            if self._unmeasured and outcome.error is None and ended < self._part_bytes:
+            if self._unmeasured and error is None and ended < self._part_bytes:
                 self._unmeasured -= 1
                 size += self._last_bytes
-            elif outcome.error is None:
-                size += self._measured(outcome.value)
             else:
-                size += size_of_error(outcome.error)
+                size += self._measured(value) if error is None else size_of_error(error)
             self._ended_bytes = ended = ended + size
             if ended >= self._most_bytes and not self._is_full:
-                self._start_no_more()
+                self._is_full = True
+                self._set_ceiling()
+                self._processor.set_no_more_input(self._source, True)
+        outcome = Outcome(record.value, record.offset, value, error, attempts, seconds)
         if self._early is not None:
-            self._give_in_order(outcome.index, (outcome, size))
+            self._add_in_order(record.offset, (outcome, size))
             return
         ready = self._ready
         ready.append(outcome)
@@ -490,65 +495,55 @@ class Flow(Generic[T, R]):
         self._unmeasured = next(self._gaps) if self._small_ones > _SMALL_ONES else 0
         return self._last_bytes
 
-    def _give_in_order(self, index: int, given: tuple[Outcome[T, R], int] | None) -> None:
-        early, ready, sizes = self._early, self._ready, self._sizes
+    def _add_in_order(self, index: int, ended: tuple[Outcome[T, R], int] | None) -> None:
+        early, ready = self._early, self._ready
         assert early is not None
-        early[index] = given
+        early[index] = ended
         count = len(ready)
         while self._next in early:
             following = early.pop(self._next)
             self._next += 1
             if following is not None:
                 ready.append(following[0])
-                sizes.append(following[1])
+                self._sizes.append(following[1])
             else:
-                self._left_out()
+                self._leave_out()
         if self._is_full:
             self._set_ceiling()
         if not count and ready:
             self._on_ready()
 
-    def _start_no_more(self) -> None:
-        """Outcomes fill the bound of bytes."""
-        self._is_full = True
-        self._set_ceiling()
-        self._processor.set_no_more_input(self._source, True)
-
-    def _start_again(self) -> None:
-        self._is_full = False
-        self._set_ceiling()
-
     def _set_ceiling(self) -> None:
-        """All may start; or none, while there is something to read; or only that which all others wait for."""
+        """Let all items start. If outcomes have reached the limit of bytes: none while there is something to read, else
+        only the item for which all others wait."""
         if not self._is_full:
             ceiling = NO_CEILING
         else:
-            ceiling = -1 if self._early is None or self._ready or self._lent else self._next
+            ceiling = -1 if self._early is None or self._ready or self._taken else self._next
         if ceiling != self._source.map_ceiling:
             self._scheduler.set_ceiling(self._source, ceiling)
             self._processor.notify()
 
-    def _end_badly(self, record: Record[Any, Any], error: Exception, *, attempts: int, seconds: float) -> None:
-        """This item has failed for good."""
+    def _give_up(self, record: Record[Any, Any], error: Exception, attempts: int) -> None:
+        began = self._began.pop(record.offset, None)
         self._failed += 1
         if self._on_error == "emit":
-            self._give(Outcome(record.value, record.offset, None, error, attempts, seconds), record._size)
+            self._add(record, None, error, attempts, 0.0 if began is None else perf_counter() - began)
         elif self._on_error == "skip":
             self._running_bytes -= record._size
             if self._early is not None:
-                self._give_in_order(record.offset, None)
+                self._add_in_order(record.offset, None)
             else:
-                self._left_out()
+                self._leave_out()
         else:
-            # Without attempts it was the key function, and a note says so; a batch fails with one error for all.
+            # If the key function failed, a note says so already. A batch fails with one error for all of its items.
             if attempts and self.failure is None:
                 times = f"{attempts} attempt{'s' if attempts > 1 else ''}"
-                more = self._advice
-                _note(error, f"{record.place} failed for good after {times}; {more}")
+                _note(error, f"{record.place} failed for good after {times}; {self._advice}")
             self._fail(error)
 
-    def _left_out(self) -> None:
-        """An item whose outcome nobody will read."""
+    def _leave_out(self) -> None:
+        """Count an item that gets no outcome."""
         self._outstanding -= 1
         self._on_room()
         if self.finished:
@@ -560,19 +555,14 @@ class Flow(Generic[T, R]):
             self._scheduler.pause()
             self._on_ready()
 
-    def _put_away(self, record: Record[Any, Any], error: Exception) -> None:
-        began = self._began.pop(record.offset, None)
-        seconds = 0.0 if began is None else perf_counter() - began
-        self._end_badly(record, error, attempts=record.attempt, seconds=seconds)
 
-
-class _Failed(NoOutputs):
-    """Takes items that have failed for good."""
+class _GivenUp(NoOutputs):
+    """Takes the items that have failed for good."""
 
     def __init__(self, flow: Flow[Any, Any]) -> None:
         self._flow = flow
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
-        """Tell of it; its lane goes on in the next turn."""
-        self._flow._put_away(record, error)
+        """End the item. Its lane continues in the next turn of the loop."""
+        self._flow._give_up(record, error, record.attempt)
         asyncio.get_running_loop().call_soon(done, record, None)

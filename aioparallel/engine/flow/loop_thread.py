@@ -403,7 +403,6 @@ class ThreadedFlow(Generic[T, R]):
             self._answers.put(error)
 
     def _refuse(self, error: BaseException) -> None:
-        """Fail the lists that wait for room."""
         while self._lists:
             self._lists.popleft()[2].set_exception(error)
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from contextvars import Context
 
 from aioparallel.engine.isolation import Ended
-from aioparallel.engine.outcomes.endings import Endings, as_failure, is_drain, is_first_stray, log_exit
+from aioparallel.engine.outcomes.endings import Endings
 from aioparallel.engine.outcomes.failures import Decision
 from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.sinks import Abandoned
@@ -59,7 +59,9 @@ class BatchEndings:
                 failure = error
         call.is_over = True
         if failure is not None:
-            await self._failed(worker, call, failure)
+            # All records fail, except those that the handler marked as failed before.
+            if (error_of_all := self._endings.failure_of(worker, call, failure)) is not None:
+                await self._fail(worker, self._all_failed(call, error_of_all))
         elif outputs:
             self._send(call, outputs, whole)
         else:
@@ -164,21 +166,6 @@ class BatchEndings:
             still = [record for record in still if record not in by_handler]
         return [(record, failed[record]) for record in still]
 
-    async def _failed(self, worker: Worker, call: Call, error: BaseException) -> None:
-        """The handler raised: all records fail, except those that the handler marked as failed before."""
-        if is_drain(worker, error):
-            self._scheduler.put_back_together(call)  # records of stopped sources are dropped
-            return
-        if isinstance(error, asyncio.CancelledError):
-            failure = self._cancelled(worker, call, error)
-        elif isinstance(error, Exception):
-            failure = error
-        else:
-            log_exit(call, error)
-            self._scheduler.put_back_together(call)
-            raise error
-        await self._fail(worker, self._all_failed(call, failure))
-
     def _all_failed(self, call: Call, failure: Exception) -> list[_Failed]:
         """Settle the call: all records failed with this error, except those with an error of their own."""
         assert call.batching is not None
@@ -205,16 +192,6 @@ class BatchEndings:
                 decision = decision._replace(delay=delays.setdefault(record.attempt, decision.delay))
             found.append((record, failure, decision))
         return found
-
-    def _cancelled(self, worker: Worker, call: Call, error: asyncio.CancelledError) -> Exception:
-        """Return the failure of the records, or put them back and raise."""
-        if (failure := self._endings.own_failure(worker, error)) is not None:
-            return failure
-        strays = [is_first_stray(record) for record in call.records]  # a list: each record must note it
-        if not all(strays):
-            return as_failure(error)
-        self._scheduler.put_back_together(call)
-        raise error
 
     async def _fail(self, worker: Worker, failed: Iterable[_Failed]) -> None:
         """Apply decisions on records in flight. Dead letters wait for capacity, one after the other."""

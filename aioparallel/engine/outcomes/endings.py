@@ -18,8 +18,8 @@ import logging
 import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextvars import Context
+from dataclasses import dataclass
 
-from aioparallel.config.policies import RetryBudget
 from aioparallel.engine.isolation import Ended, drive, resume
 from aioparallel.engine.outcomes.failure_log import FailureLog
 from aioparallel.engine.outcomes.failures import Decision, Failures, NotDue
@@ -39,11 +39,12 @@ from aioparallel.records.errors import HandlerCancelled, HandlerTimeout, OutOfRe
 from aioparallel.records.history import history_of
 from aioparallel.records.user_errors import RAISED, repr_of
 
-__all__ = ["Endings", "as_failure", "is_drain", "is_first_stray", "log_exit"]
+__all__ = ["Endings"]
 
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Endings:
     """Gives each started record its outcome, or parks it, or puts it back.
 
@@ -51,29 +52,16 @@ class Endings:
     record is ready; it is called when the current worker is about to wait.
     """
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        retry_budget: RetryBudget,
-        output_sink: OutputSink,
-        dead_letter_sink: DeadLetterSink,
-        retries: Retries,
-        signals: Signals,
-        notify: Callable[[], None],
-        watch: Watch | None,
-        log: FailureLog,
-        shortages: Shortages,
-    ) -> None:
-        self._scheduler = scheduler
-        self.output_sink = output_sink
-        self.dead_letter_sink = dead_letter_sink
-        self._retries = retries
-        self._signals = signals
-        self._notify = notify
-        self._watch = watch
-        self._failures = Failures(retry_budget)
-        self._log = log
-        self._shortages = shortages
+    _scheduler: Scheduler
+    _failures: Failures
+    output_sink: OutputSink
+    dead_letter_sink: DeadLetterSink
+    _retries: Retries
+    _signals: Signals
+    _notify: Callable[[], None]
+    _watch: Watch | None
+    _log: FailureLog
+    _shortages: Shortages
 
     # -- in the worker ----------------------------------------------------------------------------------
 
@@ -154,17 +142,9 @@ class Endings:
         if history is not None and history.deferral is not None:
             history.deferral.forget()
             history.deferral = None  # or the next attempt would find it
-        if is_drain(worker, error):
-            self._scheduler.put_back(record)  # its source is stopped, so it is dropped
+        failure = self.failure_of(worker, record, error)
+        if failure is None:
             return
-        if isinstance(error, asyncio.CancelledError):
-            failure = self._cancelled(worker, record, error)
-        elif isinstance(error, Exception):
-            failure = error
-        else:
-            log_exit(record, error)
-            self._scheduler.put_back(record)
-            raise error
         try:
             await worker.take_back_cancels()
             await self._decided(record, failure)
@@ -174,23 +154,52 @@ class Endings:
             if worker.cancel_reason is None:
                 raise
 
-    def _cancelled(self, worker: Worker, record: AnyRecord, error: asyncio.CancelledError) -> Exception:
-        """Return the failure of a cancelled record, or put the record back and raise."""
-        if (failure := self.own_failure(worker, error)) is not None:
-            return failure
-        # A stray cancellation: from outside, from the handler's own task.cancel(), or from a timeout that an earlier
-        # record left behind. The record starts again at once. The second stray in a row is the record's failure.
-        if not is_first_stray(record):
-            return as_failure(error)
-        self._scheduler.put_back(record)
+    def failure_of(self, worker: Worker, handled: AnyRecord | Call, error: BaseException) -> Exception | None:
+        """Return the failure of the record, or of the records of a call, whose handler ended with ``error``.
+
+        None: a drain has cancelled the handler. That is no failure, even if the handler turned the CancelledError into
+        another error. The records are put back, and dropped if their sources are stopped. Errors that must end the
+        worker are raised, and the records are put back as well.
+        """
+        if worker.cancel_reason is CancelReason.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit):
+            self._put_back(handled)
+            return None
+        if isinstance(error, asyncio.CancelledError):
+            if (failure := self._cancelled(worker, handled, error)) is not None:
+                return failure
+        elif isinstance(error, Exception):
+            return error
+        else:
+            logger.error(
+                "%s: its handler raised %s, which ends the run; its offset is not committed. Only an Exception fails a "
+                "record: do not call code in a handler that calls sys.exit(), such as argparse",
+                handled.place,
+                repr_of(error),
+                extra={"action": "handler_exit"},
+            )
+        self._put_back(handled)
         raise error
 
-    def own_failure(self, worker: Worker, error: asyncio.CancelledError) -> Exception | None:
-        """Return the failure of a cancelled handler if its cause is certain: the deadline, or the handler itself."""
+    def _cancelled(self, worker: Worker, handled: AnyRecord | Call, error: asyncio.CancelledError) -> Exception | None:
+        """Return the failure of a cancelled handler; None for a stray cancellation."""
         if worker.cancel_reason is CancelReason.DEADLINE:
             assert self._watch is not None
             return HandlerTimeout(self._watch.seconds)
-        return None if worker.task.cancelling() else as_failure(error)
+        failure = HandlerCancelled()
+        failure.__cause__ = error
+        if not worker.task.cancelling():
+            return failure  # the handler raised it itself
+        # A stray cancellation: from outside, from the handler's own task.cancel(), or from a timeout that an earlier
+        # record left behind. The record starts again at once. The second stray in a row is the record's failure.
+        records = handled.records if isinstance(handled, Call) else (handled,)
+        are_first = [_is_first_stray(record) for record in records]  # a list: each record must note it
+        return None if all(are_first) else failure
+
+    def _put_back(self, handled: AnyRecord | Call) -> None:
+        if isinstance(handled, Call):
+            self._scheduler.put_back_together(handled)
+        else:
+            self._scheduler.put_back(handled)
 
     async def _decided(self, record: AnyRecord, error: Exception) -> None:
         decision = self.decide(record, error)
@@ -302,32 +311,8 @@ class Endings:
             self._signals.idle()
 
 
-def is_drain(worker: Worker, error: BaseException) -> bool:
-    """Whether a handler ended with an error because a drain cancelled it. That is no failure of the record, even if the
-    handler turned the CancelledError into another error."""
-    return worker.cancel_reason is CancelReason.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit)
-
-
-def log_exit(record: AnyRecord | Call, error: BaseException) -> None:
-    """Log that a handler raised something that ends the run: ``SystemExit``, or another error that is no Exception."""
-    logger.error(
-        "%s: its handler raised %s, which ends the run; its offset is not committed. Only an Exception fails a record: "
-        "do not call code in a handler that calls sys.exit(), such as argparse",
-        record.place,
-        repr_of(error),
-        extra={"action": "handler_exit"},
-    )
-
-
-def is_first_stray(record: AnyRecord) -> bool:
+def _is_first_stray(record: AnyRecord) -> bool:
     """Note a stray cancellation of this record. Returns whether it is the first in a row."""
     history = history_of(record)
     history.strayed = not history.strayed
     return history.strayed
-
-
-def as_failure(error: asyncio.CancelledError) -> HandlerCancelled:
-    """Turn a cancellation into a failure of the record."""
-    failure = HandlerCancelled()
-    failure.__cause__ = error
-    return failure

@@ -194,9 +194,9 @@ class Failures:
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """What the error was raised from: clients wrap the OSError of a connection in exceptions of their own."""
-    cause: BaseException | None = error
     for _ in range(_LONGEST_CHAIN):
-        cause = cause.__cause__ or (None if cause.__suppress_context__ else cause.__context__)
+        cause = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
         if cause is None:
             return
         yield cause
+        error = cause

@@ -108,14 +108,10 @@ class Gate:
     def enter(self) -> None:
         """Enter the gate. Raises NoRoom if it is full or shut."""
         record = _WOKEN.get()
-        if (
-            ((record is not None and self in _release_places(record)) or not self._line)
-            and self.under_way + len(self._woken) < self.limit
-            and not (self._shut_until and self._is_shut)
-        ):
-            self.under_way += 1
-            return
-        raise NoRoom(self)
+        may_enter = (record is not None and self in _release_places(record)) or not self._line
+        if not (may_enter and self._has_room):
+            raise NoRoom(self)
+        self.under_way += 1
 
     def leave(self) -> None:
         """Leave the gate."""
@@ -180,7 +176,7 @@ class Gate:
 
     @property
     def _has_room(self) -> bool:
-        return self.under_way + len(self._woken) < self.limit and not (self._shut_until and self._is_shut)
+        return self.under_way + len(self._woken) < self.limit and not self._is_shut
 
     def _schedule_wake(self) -> None:
         """Wake records soon, not now: this call may come from the middle of a handler's step."""
@@ -190,18 +186,15 @@ class Gate:
 
     def _wake_first(self) -> None:
         self._is_scheduled = False
-        places = 0 if self._is_shut else self.limit - self.under_way - len(self._woken)
         now = self._loop.time()
-        while places > 0 and self._line:
+        while self._line and self._has_room:
             waiter = self._line.popleft()
             if waiter.waking.wake(waiter.record, now - waiter.since):
                 self._reserve(waiter)
-                places -= 1
         if self._line:
             self._set_timer()
 
     def _reserve(self, waiter: _Waiter) -> None:
-        """Reserve a place for the record's next attempt."""
         self._woken[waiter.record] = _Coming(waiter.waking, waiter.record._parks)
         history = history_of(waiter.record)
         history.kept_at = (*history.kept_at, self)
@@ -275,7 +268,6 @@ def give_back_of(record: AnyRecord) -> None:
 
 
 def _release_places(record: AnyRecord) -> Sequence[Gate]:
-    """Release the reserved places of a record. Returns their gates."""
     history = record._history
     if history is None or not history.kept_at:
         return ()

@@ -6,6 +6,7 @@ The fetcher feeds it with records from Kafka, ``engine/flow/flow.py`` with any o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
@@ -16,24 +17,21 @@ from aioparallel.config.policies import RetryBudget
 from aioparallel.engine.outcomes.batch_endings import BatchEndings
 from aioparallel.engine.outcomes.endings import Endings
 from aioparallel.engine.outcomes.failure_log import FailureLog
+from aioparallel.engine.outcomes.failures import Failures
 from aioparallel.engine.outcomes.retries import Retries
 from aioparallel.engine.outcomes.shortages import Shortages
-from aioparallel.engine.run.drains import Drains
 from aioparallel.engine.run.workers import WorkerPool
 from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import DeadLetterSink, NoOutputs, OutputSink
 from aioparallel.engine.sources import Source
-from aioparallel.engine.watch.blockages import WorstBlockage
-from aioparallel.engine.watch.cancellation import Stuck
 from aioparallel.engine.watch.deadlines import Watch
 from aioparallel.engine.watch.lingering import Lingering
 from aioparallel.event_loop.left_behind import LeftBehind
 from aioparallel.handlers.batches import Call
 from aioparallel.handlers.stack import Stack
 from aioparallel.observe.record_logging import coordinates
-from aioparallel.observe.stats import Waiting
 
 __all__ = ["Processor"]
 
@@ -66,7 +64,7 @@ class Processor:
         turns: MakeTurnQueue = round_robin,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._drains = Drains()
+        self._drained = asyncio.Event()  # a source that drains has nothing in flight or producing any more
         # The bound on parked records is checked before starts. All records in flight may fail afterwards and be parked
         # as well, so it is lower by their number.
         self.scheduler = Scheduler(
@@ -75,7 +73,7 @@ class Processor:
             slots=handling.max_concurrency,
             max_parked=handling.parked_bound - handling.max_concurrency,
             signals=signals,
-            on_drained=self._drains.drained,
+            on_drained=lambda source: self._drained.set(),
             on_full=self._fullness_changed,
             batchings=stack.batchings,
             turns=turns,
@@ -83,7 +81,7 @@ class Processor:
         self._full_logged: dict[Hashable, float] = {}
         self.left_behind: Sequence[LeftBehind] = ()
         """After :meth:`close`: handlers that still run."""
-        self._retries = Retries(self.scheduler, self.notify)
+        self.retries = Retries(self.scheduler, self.notify)
         self.has_deadlines = handling.handler_timeout is not None
         """Whether handlers have a timeout."""
         watch = None if handling.handler_timeout is None else Watch(handling.handler_timeout)
@@ -92,10 +90,10 @@ class Processor:
         """Resources of the process that were exhausted recently."""
         endings = Endings(
             self.scheduler,
-            retry_budget,
+            Failures(retry_budget),
             output_sink or NoOutputs(),
             dead_letter_sink or NoOutputs(),
-            self._retries,
+            self.retries,
             signals,
             self.notify,
             watch,
@@ -104,7 +102,7 @@ class Processor:
         )
         assembler = self.scheduler.assembler
         self._lingering = None if assembler is None else Lingering(assembler, self.notify)
-        self._pool = WorkerPool(
+        self.pool = WorkerPool(
             self.scheduler,
             stack.handler,
             handling.max_concurrency,
@@ -119,12 +117,12 @@ class Processor:
         """Run these records. Offsets ascend within a source."""
         if records:
             self.scheduler.admit(source, records)
-            self._pool.notify()
+            self.pool.notify()
 
     def notify(self) -> None:
         """Wake a worker if a record is ready."""
         if self.scheduler.has_ready:
-            self._pool.notify()
+            self.pool.notify()
 
     @property
     def has_batches(self) -> bool:
@@ -138,39 +136,16 @@ class Processor:
             assembler.set_no_more_input(source, no_more_input)
             self.notify()
 
-    @property
-    def stuck(self) -> list[Stuck]:
-        """Handlers that ignore their cancellation."""
-        return self._pool.stuck
-
     def time(self) -> float:
         """The loop's time. Any thread may call this."""
         return self._loop.time()
-
-    @property
-    def oldest(self) -> tuple[AnyRecord, float] | None:
-        """The record whose handler has run longest, or the first of its batch, and for how many seconds."""
-        found = self._pool.oldest
-        if found is None:
-            return None
-        return found[0].records[0] if isinstance(found[0], Call) else found[0], found[1]
-
-    @property
-    def waiting(self) -> list[Waiting]:
-        """The gates at which records wait, the longest wait first."""
-        return self._retries.at_gates
 
     def only_waits(self, until: float) -> bool:
         """Whether all unfinished records are parked, and none becomes due before ``until``, on the loop's clock."""
         scheduler = self.scheduler
         if scheduler.ready:  # due records count as parked until a worker takes them
             return False
-        return scheduler.unfinished == scheduler.parked and self._retries.next_time >= until
-
-    @property
-    def blockages(self) -> list[WorstBlockage]:
-        """The longest blockages of the event loop in the last minute, one for each handler, the longest first."""
-        return self._pool.loop_watch.worst()
+        return scheduler.unfinished == scheduler.parked and self.retries.next_time >= until
 
     async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
         """Start nothing more of these sources, and wait for their records in flight.
@@ -181,26 +156,38 @@ class Processor:
         for source in sources:
             self.scheduler.stop(source)
         self.notify()  # batches shared with other sources may be due now
-        if seconds > 0 and await self._drains.wait(sources, seconds):
+        if seconds > 0 and await self._have_drained(sources, seconds):
             return
         cancelled_at = self.cancel(sources)
         if cancelled_at is not None:
-            await self._drains.wait(sources, max(0.0, cancelled_at + cancel_grace - self._loop.time()))
+            await self._have_drained(sources, max(0.0, cancelled_at + cancel_grace - self._loop.time()))
+
+    async def _have_drained(self, sources: Sequence[Source], seconds: float) -> bool:
+        """Wait until nothing of these stopped sources is in flight or producing. False: not within ``seconds``. A
+        rebalance and a close may drain the same sources at once."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while left := [source for source in sources if source.begun and not source.dropped]:
+                    sources = left
+                    self._drained.clear()
+                    await self._drained.wait()
+                return True
+        return False
 
     def cancel(self, sources: Sequence[Source]) -> float | None:
         """Cancel the running handlers of these sources, each once. Returns when the last of them was cancelled, on the
         loop's clock; None: none of them runs."""
         wanted = set(sources)
-        return self._pool.cancel(lambda record: record._source in wanted)
+        return self.pool.cancel(lambda record: record._source in wanted)
 
     async def close(self, timeout: float) -> None:
         """End the workers. Handlers that do not end within ``timeout`` seconds are cancelled a second time. The event
         loop does not wait for those that still run after that. One line is logged for each of both."""
-        self._retries.close()
+        self.retries.close()
         if self._lingering is not None:
             self._lingering.close()
-        late = await self._pool.close(timeout)
-        self.left_behind = tuple(await self._pool.leave(_LAST_GRACE))
+        late = await self.pool.close(timeout)
+        self.left_behind = tuple(await self.pool.leave(_LAST_GRACE))
         still_run = {left.record for left in self.left_behind}
         for record in late:
             if (record.records[0] if isinstance(record, Call) else record) in still_run:

@@ -162,15 +162,14 @@ class WorkerPool:
         return [stuck for worker in self._workers.values() if (stuck := worker.stuck(now)) is not None]
 
     @property
-    def oldest(self) -> tuple[AnyRecord | Call, float] | None:
-        """The record or call that has run longest, and for how many seconds. The time may be a few hundred microseconds
-        too long, because it counts from the beginning of the turn."""
-        busy = [worker for worker in self._workers.values() if worker.record is not None]
+    def oldest(self) -> tuple[AnyRecord, float] | None:
+        """The record whose handler has run longest, or the first of its batch, and for how many seconds. The time may
+        be a few hundred microseconds too long, because it counts from the beginning of the turn."""
+        busy = [worker for worker in self._workers.values() if worker.records]
         if not busy:
             return None
         oldest = min(busy, key=lambda worker: worker.since)
-        assert oldest.record is not None
-        return oldest.record, perf_counter() - oldest.since
+        return oldest.records[0], perf_counter() - oldest.since
 
     async def close(self, timeout: float) -> list[AnyRecord | Call]:
         """Cancel all handlers and end the workers. Returns the records that still run after ``timeout`` seconds."""

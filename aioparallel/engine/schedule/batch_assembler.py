@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict, deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from aioparallel.engine.schedule.counters import Counters
@@ -32,35 +33,23 @@ AnyRecord = Record[Any, Any]
 _AT_ONCE = 256
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class PendingBatch:
     """Records that will be one call."""
 
-    __slots__ = (
-        "batching",
-        "behind",
-        "bytes",
-        "count",
-        "is_due",
-        "is_over",
-        "key",
-        "lingers",
-        "mates",
-        "owner",
-        "parts",
-    )
-
-    def __init__(self, batching: Batching, owner: Source | None, key: Hashable) -> None:
-        self.batching = batching
-        self.owner = owner
-        """The only source whose records it takes; None: any source."""
-        self.key = key
-        self.parts: dict[Source, list[AnyRecord]] = {}
-        self.mates: set[AnyRecord] = set()
-        self.count = 0
-        self.bytes = 0
-        self.behind = 0
-        """Records admitted behind others since the batch was last filled up. Some may belong to it."""
-        self.lingers = self.is_due = self.is_over = False
+    batching: Batching
+    owner: Source | None
+    """The only source whose records it takes; None: any source."""
+    key: Hashable
+    parts: dict[Source, list[AnyRecord]] = field(default_factory=dict)
+    mates: set[AnyRecord] = field(default_factory=lambda: set())  # noqa: PLW0108 - a simulation replaces set()
+    count: int = 0
+    bytes: int = 0
+    behind: int = 0
+    """Records admitted behind others since the batch was last filled up. Some may belong to it."""
+    lingers: bool = False
+    is_due: bool = False
+    is_over: bool = False
 
     @property
     def capacity(self) -> int:
@@ -323,14 +312,11 @@ class BatchAssembler:
 
     def _started_or_left(self, pending: PendingBatch, source: Source) -> Call | None:
         """Start a batch that is not full, let it linger, or let other ready sources add to it first."""
-        if self._waits(pending):
-            self._linger(pending)
+        line = self._kinds[pending.batching].line
+        others_add = pending.owner is None and self._turns.peers(source) > source.is_queued + line.is_queued
+        if others_add or self._waits(pending):
+            self._leave(pending)
             return None
-        if pending.owner is None:
-            line = self._kinds[pending.batching].line
-            if self._turns.peers(source) > source.is_queued + line.is_queued:
-                self.make_due(pending)
-                return None
         return self._start(pending)
 
     def _by_itself(self, pending: PendingBatch, record: AnyRecord) -> Call:
@@ -342,22 +328,19 @@ class BatchAssembler:
         return self._begin(Call({record._source: [record]}, None, pending.batching))
 
     def _leave(self, pending: PendingBatch) -> None:
-        """Leave the batch pending, because another call starts first."""
-        if self._waits(pending):
-            self._linger(pending)
-        else:
+        """Leave the batch pending, because another call starts first, or others may add to it."""
+        if not self._waits(pending):
             self.make_due(pending)
-
-    def _waits(self, pending: PendingBatch) -> bool:
-        """Whether it may wait for more records."""
-        return not pending.is_due and bool(pending.batching.terms.linger) and self._may_grow(pending)
-
-    def _linger(self, pending: PendingBatch) -> None:
+            return
         if not pending.lingers:
             pending.lingers = True
             self.on_linger(pending)
         # Its records are no longer ready and have not started, so the fetcher must plan again.
         self._counters.signals.taken()
+
+    def _waits(self, pending: PendingBatch) -> bool:
+        """Whether it may wait for more records."""
+        return not pending.is_due and bool(pending.batching.terms.linger) and self._may_grow(pending)
 
     def _start(self, pending: PendingBatch) -> Call:
         if pending.capacity:

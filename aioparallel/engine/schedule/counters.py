@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from aioparallel.engine.schedule.parking import Parking
@@ -34,6 +35,7 @@ class EndState(enum.Enum):
     """The consumer receives it again; it is not complete."""
 
 
+@dataclass(slots=True, eq=False)
 class Counters:
     """Counts records. The scheduler and its turns write them.
 
@@ -42,36 +44,19 @@ class Counters:
     subtraction for each record.
     """
 
-    __slots__ = (
-        "admitted",
-        "dead_lettered",
-        "dropped",
-        "failed_attempts",
-        "in_flight",
-        "parking",
-        "producing",
-        "released",
-        "signals",
-        "skipped",
-        "succeeded",
-        "succeeded_left",
-        "taken_left",
-    )
-
-    def __init__(self, parking: Parking, signals: Signals) -> None:
-        self.parking = parking
-        self.signals = signals
-        self.admitted = 0
-        self.in_flight = 0
-        self.producing = 0
-        self.succeeded = 0
-        self.dead_lettered = 0
-        self.skipped = 0
-        self.released = 0
-        self.dropped = 0
-        self.failed_attempts = 0
-        self.taken_left = sys.maxsize
-        self.succeeded_left = sys.maxsize
+    parking: Parking
+    signals: Signals
+    admitted: int = 0
+    in_flight: int = 0
+    producing: int = 0
+    succeeded: int = 0
+    dead_lettered: int = 0
+    skipped: int = 0
+    released: int = 0
+    dropped: int = 0
+    failed_attempts: int = 0
+    taken_left: int = sys.maxsize
+    succeeded_left: int = sys.maxsize
 
     # -- starts -----------------------------------------------------------------------------------------
 

@@ -31,14 +31,6 @@ __all__ = ["AnyRecord", "Scheduler"]
 AnyRecord = Record[Any, Any]
 
 
-def _leave_in_flight(record: AnyRecord) -> None:
-    pass
-
-
-def _keep(record: AnyRecord, outcome: object) -> None:
-    return None
-
-
 def _ignore(source: Source) -> None:
     pass
 
@@ -194,15 +186,6 @@ class Scheduler:
         except BaseException:
             self.put_back(record)
             raise
-
-    def take(self) -> AnyRecord | None:
-        """Start the next record and return it; None if nothing is ready. For sources without batches."""
-        while self.has_ready:
-            taken = self.run_ready(_leave_in_flight, _keep, (None,))
-            if taken is not None:
-                assert not isinstance(taken[0], Call)
-                return taken[0]
-        return None
 
     def flush_counters(self) -> None:
         """Bring the counters up to date in the middle of a turn, because a handler may read them."""
@@ -391,7 +374,10 @@ class Scheduler:
 
     def unpark(self, record: AnyRecord) -> None:
         """Make a parked record ready. It counts as parked until it is started."""
-        self._ready_again(record)
+        source = record._source
+        if not source.stopped:
+            source.ready.append(record)
+            self._turns.join(source)
 
     def put_back(self, record: AnyRecord) -> None:
         """Make a record ready again at once, with the same attempt, because its start did not count.
@@ -400,13 +386,7 @@ class Scheduler:
         parked records leaves room for all records in flight.
         """
         self._put_behind(record)
-        self._ready_again(record)
-
-    def _ready_again(self, record: AnyRecord) -> None:
-        source = record._source
-        if not source.stopped:
-            source.ready.append(record)
-            self._turns.join(source)
+        self.unpark(record)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
         """Apply an outcome if the source drains; ignore it if the source is dropped (I6)."""
@@ -415,7 +395,7 @@ class Scheduler:
             self.counters.dropped += 1
             opened = self._stale_lanes.end(record)
             if opened is not None:
-                self._ready_again(opened)
+                self.unpark(opened)
             return
         if outcome is None:
             self.counters.dropped += 1

@@ -1,21 +1,34 @@
-"""Logs handlers that block the event loop, with a limit on the number of lines."""
+"""Logs handlers that block the event loop, with a limit on the number of lines, and remembers them for health."""
 
 from __future__ import annotations
 
 import logging
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, NamedTuple
 
 from aioparallel.engine.watch.blockages import Blockage
 from aioparallel.engine.watch.stack_sampling import format_stack
 from aioparallel.observe.record_logging import coordinates
 
-__all__ = ["BlockageLog"]
+__all__ = ["BlockageLog", "WorstBlockage"]
 
 logger = logging.getLogger(__name__)
 
 # Seconds between two lines about one handler.
 _PAUSE: Final = 10.0
 _HANDLERS: Final = 1_000  # the most handlers that are remembered
+# How many seconds a blockage is remembered, and the most that are.
+_REMEMBERED, _MOST = 60.0, 200
+# Seconds from which a blockage is a health problem; shorter ones are only logged. The measured time may be half a ping
+# interval too short, so this is less than 0.25 s.
+_WORTH: Final = 0.2
+
+
+class WorstBlockage(NamedTuple):
+    """The longest recent blockage of one handler, or of other code."""
+
+    blockage: Blockage
+    times: int
 
 
 class _Logged:
@@ -31,18 +44,44 @@ class _Logged:
 
 class BlockageLog:
     """Logs a line for each blockage, at most one in ten seconds for each handler, with the number of lines left out.
-    Times are in seconds, from any one clock."""
+    Remembers the blockages of the last minute. Times are in seconds, from any one clock.
+
+    One thread writes, any may read: tuples are replaced, never changed.
+    """
 
     def __init__(self) -> None:
         self._logged: dict[str, _Logged] = {}
+        self._ended: tuple[Blockage, ...] = ()
+        self._current: tuple[Blockage, ...] = ()
 
     def goes_on(self, blockage: Blockage, now: float) -> None:
-        """Log a long blockage that has not ended."""
+        """Report a long blockage that has not ended."""
+        self._current = (blockage,)
         self._log(blockage, now, "has blocked the event loop for %.3g s and still does")
 
-    def ended(self, blockage: Blockage, now: float) -> None:
-        """Log a blockage that has ended, unless it was logged before."""
-        self._log(blockage, now, "blocked the event loop for %.3g s")
+    def ended(self, blockages: Sequence[Blockage], now: float) -> None:
+        """Report the blockages that have ended since the last call. Those that were logged before are not logged
+        again. Older ones than a minute are forgotten, and with them their records."""
+        recent = [one for one in self._ended if now - one.until <= _REMEMBERED]
+        self._ended = (*recent, *blockages)[-_MOST:]
+        self._current = ()
+        for blockage in blockages:
+            self._log(blockage, now, "blocked the event loop for %.3g s")
+
+    def forget(self) -> None:
+        """Forget all blockages."""
+        self._ended = self._current = ()
+
+    def worst(self, now: float) -> list[WorstBlockage]:
+        """Return the longest blockage of each handler, the longest first."""
+        found: dict[str | None, WorstBlockage] = {}
+        for blockage in (*self._ended, *self._current):
+            if now - blockage.until > _REMEMBERED or blockage.seconds < _WORTH:
+                continue
+            name = blockage.sample.handler if blockage.sample.record is not None else None
+            longest, times = found.get(name, (blockage, 0))
+            found[name] = WorstBlockage(max(blockage, longest, key=lambda one: one.seconds), times + 1)
+        return sorted(found.values(), key=lambda worst: -worst.blockage.seconds)
 
     def _log(self, blockage: Blockage, now: float, what: str) -> None:
         logged = self._of(blockage.sample.handler)
@@ -57,12 +96,9 @@ class BlockageLog:
         _write(blockage, what % blockage.seconds, more)
 
     def _of(self, handler: str) -> _Logged:
-        logged = self._logged.get(handler)
-        if logged is None:
-            if len(self._logged) >= _HANDLERS:
-                self._logged.clear()
-            logged = self._logged[handler] = _Logged()
-        return logged
+        if handler not in self._logged and len(self._logged) >= _HANDLERS:
+            self._logged.clear()
+        return self._logged.setdefault(handler, _Logged())
 
 
 def _write(blockage: Blockage, what: str, more: str) -> None:

@@ -20,10 +20,8 @@ __all__ = [
     "SAMPLE_INTERVAL",
     "Blockage",
     "BlockageDetector",
-    "RecentBlockages",
     "StackLine",
     "StackSample",
-    "WorstBlockage",
 ]
 
 PING_INTERVAL: Final = 0.1
@@ -40,11 +38,6 @@ _SURE: Final = 0.04
 _SURE_OF_OTHERS: Final = 0.9
 # Seconds after which a blockage is reported although it goes on.
 _LONG: Final = 1.0
-# How many seconds a blockage is remembered, and the most that are.
-_REMEMBERED, _MOST = 60.0, 200
-# Seconds from which a blockage is a health problem; shorter ones are only logged. The measured time may be half a ping
-# interval too short, so this is less than 0.25 s.
-_WORTH: Final = 0.2
 
 
 class StackLine(NamedTuple):
@@ -141,48 +134,3 @@ class BlockageDetector:
             self._over.append(self._current._replace(until=max(at, self._current.until)))
         over, self._over, self._current, self._first = self._over, [], None, None
         return over
-
-
-class WorstBlockage(NamedTuple):
-    """The longest recent blockage of one handler, or of other code."""
-
-    blockage: Blockage
-    times: int
-
-
-class RecentBlockages:
-    """The blockages of the last minute. One thread writes, any may read: tuples are replaced, never changed."""
-
-    def __init__(self) -> None:
-        self._ended: tuple[Blockage, ...] = ()
-        self._current: tuple[Blockage, ...] = ()
-
-    def goes_on(self, blockage: Blockage) -> None:
-        """Set the blockage that has not ended yet."""
-        self._current = (blockage,)
-
-    def ended(self, blockages: list[Blockage]) -> None:
-        """Add blockages that have ended since the last call."""
-        self._ended = (*self._ended, *blockages)[-_MOST:]
-        self._current = ()
-
-    def forget(self, now: float) -> None:
-        """Forget those older than a minute, and with them their records."""
-        if self._ended and now - self._ended[0].until > _REMEMBERED:
-            self._ended = tuple(blockage for blockage in self._ended if now - blockage.until <= _REMEMBERED)
-
-    def worst(self, now: float) -> list[WorstBlockage]:
-        """One for each handler, the longest first."""
-        found: dict[str | None, WorstBlockage] = {}
-        for blockage in (*self._ended, *self._current):
-            if now - blockage.until > _REMEMBERED or blockage.seconds < _WORTH:
-                continue
-            name = blockage.sample.handler if blockage.sample.record is not None else None
-            before = found.get(name)
-            if before is None:
-                found[name] = WorstBlockage(blockage, 1)
-            else:
-                found[name] = WorstBlockage(
-                    max(blockage, before.blockage, key=lambda one: one.seconds), before.times + 1
-                )
-        return sorted(found.values(), key=lambda worst: -worst.blockage.seconds)

@@ -12,6 +12,7 @@ import contextlib
 import enum
 from collections.abc import Sequence
 from contextvars import Context
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from aioparallel.handlers.batches import Call
@@ -40,22 +41,20 @@ class Stuck(NamedTuple):
     """How long ago it was cancelled."""
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Worker:
     """One task, the record or batch that it runs, and why and when its handler was cancelled."""
 
-    __slots__ = ("cancel_reason", "cancelled_at", "context", "record", "since", "task", "waits")
-
-    def __init__(self) -> None:
-        self.task: asyncio.Task[None]
-        self.context: Context
-        """Each handler runs in a copy of this context."""
-        self.record: Record[Any, Any] | Call | None = None
-        self.since = 0.0
-        """When the turn that started the handler began, by ``perf_counter``."""
-        self.cancel_reason: CancelReason | None = None
-        self.cancelled_at = 0.0
-        self.waits = False
-        """Whether the handler waits for something that does not count towards its timeout."""
+    task: asyncio.Task[None] = field(init=False)
+    context: Context = field(init=False)
+    """Each handler runs in a copy of this context."""
+    record: Record[Any, Any] | Call | None = None
+    since: float = 0.0
+    """When the turn that started the handler began, by ``perf_counter``."""
+    cancel_reason: CancelReason | None = None
+    cancelled_at: float = 0.0
+    waits: bool = False
+    """Whether the handler waits for something that does not count towards its timeout."""
 
     @property
     def records(self) -> Sequence[Record[Any, Any]]:

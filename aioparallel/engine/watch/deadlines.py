@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from aioparallel.engine.watch.cancellation import EARLY, STUCK_AFTER, CancelReason, Worker
@@ -25,52 +26,57 @@ logger = logging.getLogger(__name__)
 
 
 class Deadlines(Generic[T]):
-    """A queue of deadlines, each ``seconds`` after its start. Times are passed in, from any one clock."""
+    """Deadlines, each ``seconds`` after its start. Make it within a running event loop.
 
-    def __init__(self, seconds: float) -> None:
+    ``on_passed(some)`` is called with those that have passed, the earliest first: ``at_most`` in one turn of the loop.
+    """
+
+    def __init__(self, seconds: float, on_passed: Callable[[list[T]], None], at_most: int = sys.maxsize) -> None:
         self.seconds = seconds
-        self.running: dict[T, float] = {}
-        """Deadlines, in ascending order. Each key is entered once."""
-
-    @property
-    def next_time(self) -> float | None:
-        """The first deadline; None if there is none."""
-        for deadline in self.running.values():
-            return deadline
-        return None
-
-    def due(self, now: float, at_most: int = sys.maxsize) -> list[T]:
-        """Remove and return those whose deadline has passed, the earliest first."""
-        taken: list[T] = []
-        for one, deadline in self.running.items():
-            if deadline > now or len(taken) == at_most:
-                break
-            taken.append(one)
-        for one in taken:
-            del self.running[one]
-        return taken
-
-
-class Watch:
-    """Cancels handlers that run longer than ``seconds``. Make it within a running event loop."""
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self._deadlines: Deadlines[Worker] = Deadlines(seconds)
+        self._on_passed = on_passed
+        self._at_most = at_most
         self._loop = asyncio.get_running_loop()
+        self._deadlines: dict[T, float] = {}  # ascending
         self._timer: asyncio.TimerHandle | None = None
-        self._cancelled: dict[Worker, asyncio.TimerHandle] = {}
-        self._closed = False
 
-    def enter(self, worker: Worker) -> None:
-        """The worker's handler has suspended for the first time."""
-        self._deadlines.running[worker] = self._loop.time() + self.seconds
+    def enter(self, one: T) -> None:
+        """Start a deadline. Each key is entered once."""
+        self._deadlines[one] = self._loop.time() + self.seconds
         if self._timer is None:
             self._timer = self._loop.call_later(self.seconds, self._passed)
 
-    def leave(self, worker: Worker) -> None:
-        """The worker's handler has ended."""
-        self._deadlines.running.pop(worker, None)
+    def leave(self, one: T) -> None:
+        """Remove a deadline, if it has not passed."""
+        self._deadlines.pop(one, None)
+
+    def close(self) -> None:
+        """Cancel the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _passed(self) -> None:
+        now = self._loop.time()
+        passed: list[T] = []
+        for one, deadline in self._deadlines.items():
+            if deadline > now + EARLY or len(passed) == self._at_most:
+                break
+            passed.append(one)
+        for one in passed:
+            del self._deadlines[one]
+        # Deadlines ascend, so the timer never has to be moved to an earlier time.
+        upcoming = next(iter(self._deadlines.values()), None)
+        self._timer = None if upcoming is None else self._loop.call_later(max(0.0, upcoming - now), self._passed)
+        self._on_passed(passed)
+
+
+class Watch(Deadlines[Worker]):
+    """Cancels handlers that run longer than ``seconds``. A worker enters when its handler suspends for the first time,
+    and leaves when it has ended."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(seconds, self._cancel)
+        self._cancelled: dict[Worker, asyncio.TimerHandle] = {}
+        self._closed = False
 
     def restart(self, worker: Worker) -> None:
         """Give the worker's handler its full time again: a wait that does not count is over."""
@@ -81,22 +87,20 @@ class Watch:
     def close(self) -> None:
         """Cancel no handler any more."""
         self._closed = True
-        for timer in (*self._cancelled.values(), *([self._timer] if self._timer else ())):
+        super().close()
+        for timer in self._cancelled.values():
             timer.cancel()
         self._cancelled.clear()
 
-    def _passed(self) -> None:
+    def _cancel(self, workers: list[Worker]) -> None:
         now = self._loop.time()
-        for worker in self._deadlines.due(now + EARLY):
+        for worker in workers:
             if worker.cancel_reason is None and worker.record is not None and not worker.waits:
                 worker.cancel(CancelReason.DEADLINE, now)
                 earlier = self._cancelled.pop(worker, None)
                 if earlier is not None:
                     earlier.cancel()
                 self._cancelled[worker] = self._loop.call_later(STUCK_AFTER, self._check_ended, worker, worker.record)
-        # Deadlines ascend, so the timer never has to be moved to an earlier time.
-        upcoming = self._deadlines.next_time
-        self._timer = None if upcoming is None else self._loop.call_later(upcoming - now, self._passed)
 
     def _check_ended(self, worker: Worker, record: Record[Any, Any] | Call) -> None:
         """Warn if the handler of this record still runs, STUCK_AFTER seconds after it was cancelled."""

@@ -23,16 +23,8 @@ from time import monotonic
 from types import CodeType
 from typing import ClassVar, Final
 
-from aioparallel.engine.watch.blockage_log import BlockageLog
-from aioparallel.engine.watch.blockages import (
-    LATE,
-    OVERDUE,
-    PING_INTERVAL,
-    SAMPLE_INTERVAL,
-    BlockageDetector,
-    RecentBlockages,
-    WorstBlockage,
-)
+from aioparallel.engine.watch.blockage_log import BlockageLog, WorstBlockage
+from aioparallel.engine.watch.blockages import LATE, OVERDUE, PING_INTERVAL, SAMPLE_INTERVAL, BlockageDetector
 from aioparallel.engine.watch.ping import Ping
 from aioparallel.engine.watch.stack_sampling import run_queue_wait, sample_stack
 
@@ -63,7 +55,6 @@ class LoopWatch:
         """A turn runs one record for each element, and ends when the list is cleared. Read it anew for each turn."""
         self.overdue = False
         """Whether this turn of the loop takes too long: work that can wait for the next turn should."""
-        self.recent = RecentBlockages()
         self._loop = weakref.ref(loop)
         self._members: weakref.WeakSet[object] = weakref.WeakSet()
         self._lock = threading.Lock()  # guards the members and the end of the thread
@@ -110,7 +101,8 @@ class LoopWatch:
             self._members.discard(member)
             if self._members or self._thread is None:
                 return
-            thread, self._turned_at, self.recent = self._thread, monotonic(), RecentBlockages()
+            thread, self._turned_at = self._thread, monotonic()
+            self._log.forget()
             self._end()
         thread.join(_JOIN)
 
@@ -124,8 +116,8 @@ class LoopWatch:
         self._pings = self._thread = self._timer = None
 
     def worst(self) -> list[WorstBlockage]:
-        """The longest blockages of the last minute, one for each handler."""
-        return self.recent.worst(monotonic())
+        """Return the longest blockages of the last minute, one for each handler, the longest first."""
+        return self._log.worst(monotonic())
 
     def breathe(self) -> Iterator[None]:
         """Yield to the event loop before a handler resumes, while this turn of the loop takes too long."""
@@ -139,7 +131,6 @@ class LoopWatch:
     # -- in the loop ------------------------------------------------------------------------------------
 
     def _ping(self, ping: Ping) -> None:
-        """Ping the thread. Runs ten times a second."""
         loop = self._loop()
         if ping.ended or loop is None:
             return
@@ -194,11 +185,7 @@ class LoopWatch:
     def _pinged(self, now: float) -> None:
         """A ping has come: the loop has turned, or the watch has ended."""
         self.overdue = False
-        self.recent.forget(now)
-        blockages = self._detector.answered(self._turned_at)
-        self.recent.ended(blockages)
-        for blockage in blockages:
-            self._log.ended(blockage, now)
+        self._log.ended(self._detector.answered(self._turned_at), now)
         if now >= self._wary_until and len(self.quota) < _TURN:
             self.quota = [None] * _TURN
         self._is_asked = False
@@ -228,7 +215,6 @@ class LoopWatch:
             self._wary_until = now + _WARY
             self.quota = [None]  # the list before is cleared already
         if (blockage := self._detector.goes_on) is not None:
-            self.recent.goes_on(blockage)
             self._log.goes_on(blockage, now)
 
     def _end_turn(self) -> None:

@@ -1,9 +1,4 @@
-"""One call of a blocking function, and the coroutine that waits for it.
-
-A thread cannot be ended from outside. If the coroutine is cancelled while the call runs, it waits until the call ends
-and raises CancelledError then. So the record keeps its lane and slot, and the next record of its key cannot overtake
-it.
-"""
+"""One call of a blocking function: made on an event loop, run by a thread."""
 
 from __future__ import annotations
 
@@ -11,17 +6,15 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 from contextvars import Context, copy_context
-from typing import Any, Protocol
+from typing import Any
 
-from aioparallel.handlers.blocking.clock import CLOCK
-
-__all__ = ["BlockingCall", "CallQueue", "outcome_of"]
+__all__ = ["BlockingCall"]
 
 
 class BlockingCall:
-    """A call, made on an event loop and run by a thread. ``item``: the function's argument, or its replacement.
+    """``item``: the function's argument, or its replacement.
 
-    ``taken`` and ``abort`` belong to the queue, under its lock. The loop alone changes all other attributes after
+    ``taken`` and ``abort`` belong to the pool, under its lock. The loop alone changes all other attributes after
     construction.
     """
 
@@ -70,82 +63,3 @@ class BlockingCall:
             raise error
         finally:
             del error, self
-
-
-class CallQueue(Protocol):
-    """A queue of calls that wait for threads."""
-
-    def put(self, call: BlockingCall) -> bool:
-        """Return True if the call has begun, False if it waits. Raises RuntimeError if there is no thread and none can
-        be started."""
-
-    def take_out(self, call: BlockingCall) -> bool:
-        """Return True if the call was still waiting; it will not run. A running call is aborted if possible."""
-
-    @property
-    def long_wait(self) -> float | None:
-        """Seconds of waiting from which a call is logged; None: never."""
-
-    def note_wait(self, seconds: float) -> None:
-        """A call has waited at least this long."""
-
-
-async def outcome_of(call: BlockingCall, queue: CallQueue) -> Any:
-    """Queue the call and wait for its end. Returns or raises what its function did, or raises CancelledError."""
-    if queue.put(call):
-        return await _end_of(call, queue)
-    clock, queued_at = CLOCK.get(), call.loop.time()
-    restart = None if clock is None else clock.stop()
-
-    def begin() -> None:
-        if call.on_begin is None:
-            return  # has run already
-        call.on_begin = None
-        if restart is not None:
-            restart()
-        queue.note_wait(call.loop.time() - queued_at)
-
-    # Set after put(): a thread may have taken the call in between, without on_begin, so check that below.
-    call.on_begin = begin
-    if call.taken:
-        begin()
-    noting = None if queue.long_wait is None else call.loop.call_later(queue.long_wait, _note, call, queue)
-    try:
-        return await _end_of(call, queue)
-    finally:
-        if noting is not None:
-            noting.cancel()
-        if restart is not None and call.on_begin is not None:
-            restart()
-
-
-def _note(call: BlockingCall, queue: CallQueue) -> None:
-    if not call.taken and queue.long_wait is not None:  # a call that never begins would not be logged otherwise
-        queue.note_wait(queue.long_wait)
-
-
-async def _end_of(call: BlockingCall, queue: CallQueue) -> Any:
-    cancelled: BaseException | None = None
-    while not call.is_over:
-        try:
-            await call.waiter
-        except asyncio.CancelledError as error:
-            if queue.take_out(call) or _is_abandoned():
-                raise
-            cancelled = error
-            if call.waiter.cancelled():
-                call.waiter = call.loop.create_future()
-        except BaseException:  # GeneratorExit: the loop has ended
-            queue.take_out(call)
-            raise
-    if cancelled is not None:
-        try:
-            raise cancelled
-        finally:
-            del cancelled
-    return call.result()
-
-
-def _is_abandoned() -> bool:
-    clock = CLOCK.get()
-    return clock is not None and clock.abandoned

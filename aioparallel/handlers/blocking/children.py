@@ -19,6 +19,7 @@ from multiprocessing.context import SpawnProcess
 
 from aioparallel.handlers.blocking.calls import BlockingCall
 from aioparallel.handlers.blocking.crossing import decoded, encoded, serve
+from aioparallel.handlers.blocking.thread_pool import CallRunner
 from aioparallel.records.errors import ProcessDied
 
 __all__ = ["Child"]
@@ -36,9 +37,9 @@ _GUARD = (
 )
 
 
-class Child:
-    """Implements :class:`~aioparallel.handlers.blocking.thread_pool.CallRunner` with a process. :meth:`prepare` starts
-    it, and replaces it when it has died or has run ``max_tasks`` calls (0: any number)."""
+class Child(CallRunner):
+    """Runs calls in a process. :meth:`prepare` starts it, and replaces it when it has died or has run ``max_tasks``
+    calls (0: any number)."""
 
     def __init__(self, function: bytes, name: str, max_tasks: int) -> None:
         self._function = function

@@ -18,7 +18,6 @@ from types import FunctionType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
 
 from aioparallel.config.handling import check_count
-from aioparallel.handlers.blocking.calls import BlockingCall, outcome_of
 from aioparallel.handlers.blocking.children import Child
 from aioparallel.handlers.blocking.crossing import NamedFunction, Wrapping, returned
 from aioparallel.handlers.blocking.main_guard import is_importing_main, refuse_in_import_of_main
@@ -108,8 +107,7 @@ class InProcesses(Wrapping, Generic[T, R]):
         if loop not in self._loops:
             self._check_name()
             await self._end_with(loop)
-        reply: object = await outcome_of(BlockingCall(item, loop), self._pool)
-        return cast("R", returned(item, reply))
+        return cast("R", returned(item, await self._pool.run(item)))
 
     def stats(self) -> BlockingStats:
         """A snapshot of calls and threads."""
@@ -196,7 +194,6 @@ async def _until_the_end(
 
 
 def _cores() -> int:
-    """The number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):  # Linux
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -212,12 +209,10 @@ def _is_program_there() -> bool:
 
 
 def _inner(function: object) -> object:
-    """The function that a partial calls."""
     return getattr(function, "func", function)
 
 
 def _module_of(function: object) -> str:
-    """The module of a function, or of the function that a partial calls."""
     inner = _inner(function)
     return getattr(inner, "__module__", None) or type(inner).__module__
 
@@ -233,35 +228,11 @@ def _is_of_another_program(function: object) -> bool:
 
 def _reference(function: Callable[..., object]) -> object:
     """What to pickle for each process. Raises ConfigurationError if a process cannot import the function."""
-    inner, module = _inner(function), _module_of(function)
     if is_importing_main():
         return None  # no call will be made here, and the module does not have its final name yet
-    if _is_of_another_program(inner):
-        raise ConfigurationError(
-            _OPTION,
-            function,
-            "belongs to the program that sent it here, which this process (a Spark worker, say) does not run, "
-            f"{_WAY_OUT}",
-        )
-    if not _is_program_there():
-        raise ConfigurationError(
-            _OPTION,
-            function,
-            "cannot run because no process can import this program (it comes from standard input, say): put it into a "
-            "file",
-        )
-    if module == "__main__" and not os.path.isfile(getattr(sys.modules["__main__"], "__file__", None) or ""):
-        raise ConfigurationError(
-            _OPTION, function, "belongs to an interactive program, which no process can import: put it into a file"
-        )
+    if (why_not := _why_not_imported(function)) is not None:
+        raise ConfigurationError(_OPTION, function, why_not)
     if isinstance(function, FunctionType):
-        if "<" in function.__qualname__:
-            raise ConfigurationError(
-                _OPTION,
-                function,
-                "is a lambda, or defined within another function, so no process can import it: it must be a function "
-                "at the top level of a module",
-            )
         return NamedFunction(function.__module__, function.__qualname__)
     try:
         pickle.loads(pickle.dumps(function))
@@ -272,3 +243,27 @@ def _reference(function: Callable[..., object]) -> object:
             f"cannot be pickled, so it cannot be sent to a process ({type(error).__name__}: {text_of(error)})",
         ) from None
     return function
+
+
+def _why_not_imported(function: Callable[..., object]) -> str | None:
+    """Why no process can import the function; None if one can, as far as is known."""
+    if _is_of_another_program(_inner(function)):
+        return (
+            "belongs to the program that sent it here, which this process (a Spark worker, say) does not run, "
+            f"{_WAY_OUT}"
+        )
+    if not _is_program_there():
+        return (
+            "cannot run because no process can import this program (it comes from standard input, say): put it into a "
+            "file"
+        )
+    if _module_of(function) == "__main__" and not os.path.isfile(
+        getattr(sys.modules["__main__"], "__file__", None) or ""
+    ):
+        return "belongs to an interactive program, which no process can import: put it into a file"
+    if isinstance(function, FunctionType) and "<" in function.__qualname__:
+        return (
+            "is a lambda, or defined within another function, so no process can import it: it must be a function at "
+            "the top level of a module"
+        )
+    return None

@@ -1,18 +1,24 @@
 """A pool of threads that run blocking calls in order. Threads start on demand and end when idle.
 
 They are daemon threads, so they do not keep the interpreter from ending, whatever their function does.
+
+A thread cannot be ended from outside. If the coroutine of a call is cancelled while the call runs, it waits until the
+call ends and raises CancelledError then. So the record keeps its lane and slot, and the next record of its key cannot
+overtake it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from aioparallel.handlers.blocking.calls import BlockingCall
+from aioparallel.handlers.blocking.clock import CLOCK
 from aioparallel.records.errors import ConsumerStateError
 
 __all__ = ["BlockingStats", "CallRunner", "ThreadPool"]
@@ -34,7 +40,7 @@ class BlockingStats(NamedTuple):
     """Threads, including idle ones; ``in_processes`` has one for each process."""
 
 
-class CallRunner(Protocol):
+class CallRunner:
     """Runs the calls of one thread."""
 
     def prepare(self) -> None:
@@ -42,6 +48,7 @@ class CallRunner(Protocol):
 
     def run(self, call: BlockingCall) -> None:
         """Run it and report its end. Raises nothing."""
+        raise NotImplementedError
 
     def abort(self) -> None:
         """End the running call if that is possible. Any thread may call it; it returns quickly."""
@@ -85,7 +92,7 @@ class ThreadPool:
         self._runner = runner
         self._idle_seconds = idle_seconds
         self._prepares = prepares
-        self.long_wait = long_wait
+        self._long_wait = long_wait
         self._noted_at = -_QUIET
         self._reset()
 
@@ -100,7 +107,58 @@ class ThreadPool:
 
     # -- on the loop
 
-    def put(self, call: BlockingCall) -> bool:
+    async def run(self, item: object) -> Any:
+        """Call the function in a thread. Returns or raises what it does, or raises CancelledError. Raises RuntimeError
+        if there is no thread and none can be started."""
+        call = BlockingCall(item, asyncio.get_running_loop())
+        if self._put(call):
+            return await self._end_of(call)
+        clock, queued_at = CLOCK.get(), call.loop.time()
+        restart = None if clock is None else clock.stop()
+
+        def begin() -> None:
+            if call.on_begin is None:
+                return  # has run already
+            call.on_begin = None
+            if restart is not None:
+                restart()
+            self._note_wait(call.loop.time() - queued_at)
+
+        # Set after _put(): a thread may have taken the call in between, without on_begin, so check that below.
+        call.on_begin = begin
+        if call.taken:
+            begin()
+        noting = None if self._long_wait is None else call.loop.call_later(self._long_wait, self._note_waiting, call)
+        try:
+            return await self._end_of(call)
+        finally:
+            if noting is not None:
+                noting.cancel()
+            if restart is not None and call.on_begin is not None:
+                restart()
+
+    async def _end_of(self, call: BlockingCall) -> Any:
+        cancelled: BaseException | None = None
+        while not call.is_over:
+            try:
+                await call.waiter
+            except asyncio.CancelledError as error:
+                if self._take_out(call) or _is_abandoned():
+                    raise
+                cancelled = error
+                if call.waiter.cancelled():
+                    call.waiter = call.loop.create_future()
+            except BaseException:  # GeneratorExit: the loop has ended
+                self._take_out(call)
+                raise
+        if cancelled is not None:
+            try:
+                raise cancelled
+            finally:
+                del cancelled
+        return call.result()
+
+    def _put(self, call: BlockingCall) -> bool:
         """Queue a call, or give it to a thread. Returns whether a thread has it."""
         if self._process != os.getpid():
             self._reset()  # after a fork, which has none of the threads
@@ -130,7 +188,7 @@ class ThreadPool:
         self._threads.add(thread)
         return thread
 
-    def take_out(self, call: BlockingCall) -> bool:
+    def _take_out(self, call: BlockingCall) -> bool:
         """Remove a waiting call and return True; abort a running call and return False."""
         with self._lock:
             if call in self._waiting:
@@ -140,10 +198,13 @@ class ThreadPool:
                 call.abort()
             return False
 
-    def note_wait(self, seconds: float) -> None:
-        """Log long waits, at most once a minute."""
+    def _note_waiting(self, call: BlockingCall) -> None:
+        if not call.taken and self._long_wait is not None:  # a call that never begins would not be logged otherwise
+            self._note_wait(self._long_wait)
+
+    def _note_wait(self, seconds: float) -> None:
         now = time.monotonic()
-        if self.long_wait is None or seconds < self.long_wait or now - self._noted_at < _QUIET:
+        if self._long_wait is None or seconds < self._long_wait or now - self._noted_at < _QUIET:
             return
         self._noted_at = now
         logger.warning(
@@ -245,3 +306,8 @@ class ThreadPool:
                 return  # closed, which caused the error; calls that wait now are for new threads
             del self._waiting[call]
         call.report_end(None, error)
+
+
+def _is_abandoned() -> bool:
+    clock = CLOCK.get()
+    return clock is not None and clock.abandoned

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import weakref
 from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from aioparallel.config.handling import check_count
-from aioparallel.handlers.blocking.calls import BlockingCall, outcome_of
+from aioparallel.handlers.blocking.calls import BlockingCall
 from aioparallel.handlers.blocking.plain_functions import check_plain_handler, name_of
-from aioparallel.handlers.blocking.thread_pool import BlockingStats, ThreadPool
+from aioparallel.handlers.blocking.thread_pool import BlockingStats, CallRunner, ThreadPool
 
 __all__ = ["InThreads", "in_threads"]
 
@@ -68,7 +67,7 @@ class InThreads(Generic[T, R]):
 
     async def __call__(self, item: T) -> R:
         """Call the function with ``item`` in a thread. Raises RuntimeError if no thread can be started."""
-        result: R = await outcome_of(BlockingCall(item, asyncio.get_running_loop()), self._pool)
+        result: R = await self._pool.run(item)
         return result
 
     def stats(self) -> BlockingStats:
@@ -82,14 +81,11 @@ class InThreads(Generic[T, R]):
         return f"<in_threads of {name_of(self._function)}, {self._size} at most>"
 
 
-class _Plain:
+class _Plain(CallRunner):
     """Runs calls directly in the thread."""
 
     def __init__(self, function: Callable[[Any], object]) -> None:
         self._function = function
-
-    def prepare(self) -> None:
-        """Does nothing."""
 
     def run(self, call: BlockingCall) -> None:
         """Call the function and report its end."""
@@ -99,9 +95,3 @@ class _Plain:
             call.report_end(None, error)
         else:
             call.report_end(value, None)
-
-    def abort(self) -> None:
-        """Does nothing: a thread cannot be ended."""
-
-    def close(self) -> None:
-        """Does nothing."""

@@ -15,6 +15,7 @@ from aioparallel.engine.schedule.counters import EndState
 from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import NO_CEILING
 from aioparallel.records.record import Record
+from tests.support.engine.taking import take
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
 from tests.support.model.sessions import PARTITIONS, PICK, Sessions, with_single
@@ -42,7 +43,7 @@ class Moves(Sessions):
     def _take(self) -> bool:
         could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
         parked = len(self.model.entries(State.PARKED))
-        record = self.scheduler.take()
+        record = take(self.scheduler)
         if record is None:
             assert not could, "nothing was started though something is ready"
             self.model.look((), None)
@@ -130,7 +131,7 @@ class Moves(Sessions):
     def pause(self) -> None:
         """While paused nothing starts."""
         self.scheduler.pause()
-        assert self.scheduler.take() is None
+        assert take(self.scheduler) is None
         self.scheduler.resume()
 
     @precondition(lambda self: not self.block and self.model.holdings and self.scheduler.unfinished)

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from aioparallel.group.first_order import awaited, is_new, next_to_go
+from aioparallel.group.starts import TopicPositions
+from aioparallel.group.turns import awaited, next_to_go
 
 MEMBERS = 3
 
@@ -71,7 +72,7 @@ class Group(RuleBasedStateMachine):
         if number in self.committed:
             return
         self.refresh(self.owner[number])
-        self.choices.setdefault(number, is_new(number, self.committed))
+        self.choices.setdefault(number, TopicPositions(frozenset(), frozenset(self.committed)).is_new(number))
 
     @rule(member=st.integers(0, MEMBERS - 1))
     def refresh(self, member: int) -> None:

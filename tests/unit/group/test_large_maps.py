@@ -63,12 +63,12 @@ def opener_of(
         "g",
         store,
         Starts(client, store, Options()),
-        Truncations(),
+        Truncations(refuses_resets),
         longest_wait=1,
         spawn=lambda work, name: work.close(),
         on_fresh=lambda: None,
         on_change=on_change,
-        refuses_resets=refuses_resets,
+        read_before={},
     )
 
 

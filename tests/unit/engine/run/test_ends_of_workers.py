@@ -21,6 +21,7 @@ from aioparallel.handlers.stack import Stack
 from aioparallel.records.errors import RecordStopped
 from aioparallel.records.record import Record
 from tests.support.engine.process import process
+from tests.support.engine.taking import take
 from tests.support.virtual_time import VirtualLoop
 
 ONCE = FailurePolicy(retry=RetryPolicy(max_attempts=1))
@@ -156,7 +157,7 @@ def test_dropping_takes_time_by_what_the_source_has(begun: str) -> None:
     sources = [Source(number) for number in range(500)]
     for number, source in enumerate(sources):
         scheduler.admit(source, [Record("t", number, offset, b"%d" % offset) for offset in range(190)])
-    while (record := scheduler.take()) is not None:
+    while (record := take(scheduler)) is not None:
         if begun == "producing":
             scheduler.produce(record)
         elif begun == "parked":

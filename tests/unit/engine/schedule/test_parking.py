@@ -15,6 +15,7 @@ from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.group.sessions import Session
 from aioparallel.records.record import Record, TopicPartition
+from tests.support.engine.taking import take
 
 
 class Heard:
@@ -65,7 +66,7 @@ def admit(scheduler: Scheduler, partition: int, count: int) -> Session:
 
 
 def start(scheduler: Scheduler) -> Record:
-    record = scheduler.take()
+    record = take(scheduler)
     assert record is not None
     return record
 
@@ -148,10 +149,10 @@ def test_a_full_session_starts_retries_only() -> None:
     scheduler.park(first)
     scheduler.park(second)
     assert session.full
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     scheduler.unpark(second)
-    assert scheduler.take() is second
-    third = scheduler.take()
+    assert take(scheduler) is second
+    third = take(scheduler)
     assert (third and third.offset) == 2, "one parked of two: new ones start again"
 
 
@@ -163,13 +164,13 @@ def test_a_retry_above_the_ceiling_waits() -> None:
     scheduler.park(second)
     scheduler.set_ceiling(session, 0)
     scheduler.unpark(second)
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     assert (scheduler.ready, scheduler.parked) == (0, 2)
     scheduler.unpark(first)
-    assert scheduler.take() is first
-    assert scheduler.take() is None
+    assert take(scheduler) is first
+    assert take(scheduler) is None
     scheduler.set_ceiling(session, NO_CEILING)
-    assert scheduler.take() is second
+    assert take(scheduler) is second
 
 
 def test_on_full_hears_each_change() -> None:
@@ -190,12 +191,12 @@ def test_a_session_that_comes_at_the_bound_is_full_at_once() -> None:
     failed = start(scheduler)
     scheduler.park(failed)
     late = admit(scheduler, 1, 5)
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     scheduler.unpark(failed)
-    assert scheduler.take() is failed
+    assert take(scheduler) is failed
     scheduler.succeed(failed)
     assert (late.name, False) in heard, "it goes on"
-    assert scheduler.take() is not None
+    assert take(scheduler) is not None
 
 
 def test_sessions_come_back_in_the_order_in_which_they_came() -> None:
@@ -205,12 +206,12 @@ def test_sessions_come_back_in_the_order_in_which_they_came() -> None:
     first = [start(scheduler) for _ in range(4)]
     for record in first:
         scheduler.park(record)
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     assert all(session.full for session in sessions)
     for record in first:
         scheduler.unpark(record)
     for record in first:
-        assert scheduler.take() is record
+        assert take(scheduler) is record
         scheduler.succeed(record)
     assert [start(scheduler).partition for _ in range(40)] == [*range(4, 40), *range(4)]
 
@@ -259,7 +260,7 @@ async def test_what_is_forgotten_with_its_partition_takes_nobody_along() -> None
     retries.park(mine[2], 10.0)
     assert len(retries._queue) == 3
     await asyncio.sleep(9.9)
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     await asyncio.sleep(0.2)
     assert {start(scheduler) for _ in mine} == set(mine)
     retries.close()

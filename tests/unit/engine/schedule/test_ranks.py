@@ -14,6 +14,7 @@ from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.handlers.batches import Batch, Batching, Call, batches
 from aioparallel.handlers.stack import Batchings
 from aioparallel.records.record import Record, TopicPartition
+from tests.support.engine.taking import take
 from tests.unit.engine.schedule.test_scheduler import feed, make_session
 
 
@@ -47,7 +48,7 @@ class Course:
 
     def fill(self) -> None:
         """Start as many as there are slots for."""
-        while len(self.running) < self.slots and (record := self.scheduler.take()) is not None:
+        while len(self.running) < self.slots and (record := take(self.scheduler)) is not None:
             self.running.append(record)
             self.started[self.rank_of(record)] += 1
 
@@ -120,7 +121,7 @@ def test_slow_handlers_of_one_rank_do_not_take_all_slots() -> None:
     quick: list[Record] = []
     for _ in range(4_000):
         while course.scheduler.counters.in_flight < 70:
-            record = course.scheduler.take()
+            record = take(course.scheduler)
             assert record is not None
             if course.rank_of(record) == 2:
                 quick.append(record)
@@ -176,7 +177,7 @@ def test_a_rank_that_was_held_back_has_saved_nothing_up() -> None:
     quick: deque[Record] = deque()
     for _ in range(20_000):
         while course.scheduler.counters.in_flight < 70:
-            record = course.scheduler.take()
+            record = take(course.scheduler)
             assert record is not None
             (hanging if course.rank_of(record) == 2 else quick).append(record)
         course.scheduler.succeed(quick.popleft())
@@ -184,7 +185,7 @@ def test_a_rank_that_was_held_back_has_saved_nothing_up() -> None:
         course.scheduler.succeed(record)
     started: Counter[int] = Counter()
     for _ in range(1_000):
-        record = course.scheduler.take()
+        record = take(course.scheduler)
         assert record is not None
         started[course.rank_of(record)] += 1
         course.scheduler.succeed(record)
@@ -276,7 +277,7 @@ def test_the_order_of_a_key_holds_within_a_rank() -> None:
     count = 0
     while scheduler.has_ready:
         taken = []
-        while (record := scheduler.take()) is not None:
+        while (record := take(scheduler)) is not None:
             taken.append(record)
         assert len({(record.partition, record.key) for record in taken}) == len(taken)
         for record in taken:

@@ -13,6 +13,7 @@ from aioparallel.config.handling import Ordering
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records.record import Record, TopicPartition
+from tests.support.engine.taking import take
 from tests.support.examples import examples
 
 
@@ -34,7 +35,7 @@ def feed(scheduler: Scheduler, session: Session, *keys: bytes | None, first: int
 
 def drain_ready(scheduler: Scheduler) -> list[Record]:
     taken = []
-    while (record := scheduler.take()) is not None:
+    while (record := take(scheduler)) is not None:
         taken.append(record)
     return taken
 
@@ -48,7 +49,7 @@ def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> N
     running: list[Record] = []
     for _ in range(400):
         while scheduler.counters.in_flight < 10:
-            record = scheduler.take()
+            record = take(scheduler)
             assert record is not None
             if record.partition == 1:
                 running.append(record)
@@ -56,7 +57,7 @@ def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> N
         scheduler.succeed(running.pop(0))
     for record in running:
         scheduler.succeed(record)
-    while scheduler.counters.in_flight < 10 and (record := scheduler.take()) is not None:
+    while scheduler.counters.in_flight < 10 and (record := take(scheduler)) is not None:
         if record.partition == 1:
             scheduler.succeed(record)
     assert (len(hanging.in_flight), healthy.buffered) == (10, 0)
@@ -107,19 +108,19 @@ def test_partitions_take_turns() -> None:
     big, small = make_session(0), make_session(1)
     feed(scheduler, big, *[str(i).encode() for i in range(100)])
     [late] = feed(scheduler, small, b"k")
-    assert late in [scheduler.take(), scheduler.take()]
+    assert late in [take(scheduler), take(scheduler)]
 
 
 def test_parked_record_holds_its_lane_and_no_other() -> None:
     """A parked record keeps its place; it counts as parked until it starts again, with attempt 2."""
     scheduler, session = Scheduler(), make_session()
     a1, _a2, _b1 = feed(scheduler, session, b"a", b"a", b"b")
-    assert scheduler.take() is a1
+    assert take(scheduler) is a1
     assert scheduler.park(a1)
     assert [r.key for r in drain_ready(scheduler)] == [b"b"]
     scheduler.unpark(a1)
     assert scheduler.parked == 1
-    assert scheduler.take() is a1
+    assert take(scheduler) is a1
     assert (a1.attempt, scheduler.parked) == (2, 0)
 
 
@@ -127,7 +128,7 @@ def test_outcomes_of_a_dropped_session_change_nothing_but_keep_the_key_closed() 
     """Revoked and assigned again while a handler runs: its key stays closed until that handler ends (I3, I6)."""
     scheduler, old, new = Scheduler(), make_session(epoch=1), make_session(epoch=2)
     [running] = feed(scheduler, old, b"a")
-    assert scheduler.take() is running
+    assert take(scheduler) is running
     scheduler.drop(old)
     again, other = feed(scheduler, new, b"a", b"b")
     assert drain_ready(scheduler) == [other]
@@ -141,14 +142,14 @@ def test_key_stays_closed_over_two_reassignments() -> None:
     scheduler = Scheduler()
     first, second, third = (make_session(epoch=i) for i in (1, 2, 3))
     [running] = feed(scheduler, first, b"a")
-    scheduler.take()
+    take(scheduler)
     scheduler.drop(first)
     feed(scheduler, second, b"a")
     scheduler.drop(second)
     [last] = feed(scheduler, third, b"a")
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     scheduler.succeed(running)
-    assert scheduler.take() is last
+    assert take(scheduler) is last
 
 
 def test_draining_counts_success_and_starts_nothing() -> None:
@@ -159,7 +160,7 @@ def test_draining_counts_success_and_starts_nothing() -> None:
     drain_ready(scheduler)
     assert scheduler.stop(session) == 2
     scheduler.succeed(a)
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     scheduler.park(b)
     assert calls == [0]
     assert session.ledger.next_commit == 1
@@ -182,9 +183,9 @@ def test_paused_takes_nothing() -> None:
     scheduler = Scheduler()
     [record] = feed(scheduler, make_session(), b"a")
     scheduler.pause()
-    assert scheduler.take() is None
+    assert take(scheduler) is None
     scheduler.resume()
-    assert scheduler.take() is record
+    assert take(scheduler) is record
 
 
 def test_bytes_count_key_value_and_headers() -> None:
@@ -194,7 +195,7 @@ def test_bytes_count_key_value_and_headers() -> None:
     session.ledger.register([0], 1)
     scheduler.admit(session, [record])
     assert scheduler.buffered_bytes == 2 + 3 + 3 + 1
-    scheduler.take()
+    take(scheduler)
     assert scheduler.buffered_bytes == 0
 
 
@@ -207,7 +208,7 @@ def test_an_ended_record_is_freed_at_once(ending: str) -> None:
     if ending == "drop":
         scheduler.drop(session)
     else:
-        while (record := scheduler.take()) is not None:
+        while (record := take(scheduler)) is not None:
             scheduler.succeed(record)
             del record
     if ending == "succeed":
@@ -252,7 +253,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        record = self.scheduler.take()
+        record = take(self.scheduler)
         if record is None:
             return
         assert self.lane(record) not in [self.lane(other) for other in self.running], "two of a lane at once"

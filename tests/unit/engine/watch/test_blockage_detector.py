@@ -10,7 +10,6 @@ from aioparallel.engine.watch.blockages import (
     SAMPLE_INTERVAL,
     Blockage,
     BlockageDetector,
-    RecentBlockages,
     StackLine,
     StackSample,
 )
@@ -96,11 +95,11 @@ def test_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
     """For each handler, with the number left out; one that was told while it went on is not told again."""
     log = BlockageLog()
     for at in range(12):
-        log.ended(held(A, at, 0.3), at + 0.3)
-    log.ended(held(B, 5, 0.3, "another"), 5.3)
+        log.ended([held(A, at, 0.3)], at + 0.3)
+    log.ended([held(B, 5, 0.3, "another")], 5.3)
     log.goes_on(held(A, 30, 1.0), 31.0)
     log.goes_on(held(A, 30, 1.5), 31.5)
-    log.ended(held(A, 30, 12.0), 42.0)
+    log.ended([held(A, 30, 12.0)], 42.0)
     told = [line.getMessage().split(":")[1] for line in caplog.records]
     assert told == [
         " its handler handle blocked the event loop for 0.3 s",
@@ -112,10 +111,10 @@ def test_a_line_in_ten_seconds(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_holds_are_remembered_for_a_minute() -> None:
     """The longest of each handler, the longest first, and how many there were."""
-    recent = RecentBlockages()
-    recent.ended([held(A, 0.0, 0.3), held(A, 1.0, 0.5), held(B, 2.0, 2.0, "another")])
-    assert [(worst.blockage.seconds, worst.times) for worst in recent.worst(5.0)] == [(2.0, 1), (0.5, 2)]
-    assert [worst.times for worst in recent.worst(61.0)] == [1, 1]
-    assert recent.worst(70.0) == []
-    recent.goes_on(held(B, 60.0, 9.0))
-    assert [worst.blockage.seconds for worst in recent.worst(70.0)] == [9.0]
+    log = BlockageLog()
+    log.ended([held(A, 0.0, 0.3), held(A, 1.0, 0.5), held(B, 2.0, 2.0, "another")], 4.0)
+    assert [(worst.blockage.seconds, worst.times) for worst in log.worst(5.0)] == [(2.0, 1), (0.5, 2)]
+    assert [worst.times for worst in log.worst(61.0)] == [1, 1]
+    assert log.worst(70.0) == []
+    log.goes_on(held(B, 60.0, 9.0), 69.0)
+    assert [worst.blockage.seconds for worst in log.worst(70.0)] == [9.0]

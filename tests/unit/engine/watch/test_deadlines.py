@@ -1,95 +1,87 @@
-"""Deadlines: one timeout for all, time passed in."""
+"""Deadlines: one timeout and one timer for all."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+import asyncio
+import random
+
+import pytest
 
 from aioparallel.engine.watch.deadlines import Deadlines
 
 
-def enter(deadlines: Deadlines[str], one: str, now: float) -> None:
-    """What a worker does when its handler suspends."""
-    deadlines.running[one] = now + deadlines.seconds
+class Passed:
+    """Deadlines of 5 seconds, and those that have passed, with the time since the test began."""
+
+    def __init__(self, at_most: int = 1_000) -> None:
+        self.time = asyncio.get_running_loop().time
+        self.began = self.time()
+        self.seen: list[tuple[list[str], float]] = []
+        self.deadlines = Deadlines[str](5.0, self._note, at_most)
+
+    def _note(self, passed: list[str]) -> None:
+        self.seen.append((passed, round(self.time() - self.began, 3)))
 
 
-def test_nothing_runs_nothing_is_due() -> None:
-    """Without anything that runs there is no next time, however late it is."""
-    deadlines = Deadlines[str](5.0)
-    assert deadlines.next_time is None
-    assert deadlines.due(1e9) == []
+async def test_a_deadline_passes_once_after_its_seconds() -> None:
+    """What has passed may leave all the same."""
+    passed = Passed()
+    passed.deadlines.enter("a")
+    await asyncio.sleep(4.9)
+    assert passed.seen == []
+    await asyncio.sleep(0.2)
+    assert passed.seen == [(["a"], 5.0)]
+    passed.deadlines.leave("a")
+    await asyncio.sleep(100)
+    assert passed.seen == [(["a"], 5.0)]
 
 
-def test_due_at_the_deadline_and_not_before() -> None:
-    """What runs is due once its seconds have passed, that instant included."""
-    deadlines = Deadlines[str](5.0)
-    enter(deadlines, "a", 10.0)
-    assert deadlines.next_time == 15.0
-    assert deadlines.due(14.999) == []
-    assert deadlines.due(15.0) == ["a"]
-
-
-def test_due_once() -> None:
-    """What was taken out as due is due no more, and its worker may leave without a look."""
-    deadlines = Deadlines[str](5.0)
-    enter(deadlines, "a", 0.0)
-    enter(deadlines, "b", 1.0)
-    assert deadlines.due(5.0) == ["a"]
-    assert deadlines.due(5.0) == []
-    assert deadlines.running.pop("a", None) is None
-    assert deadlines.next_time == 6.0
-
-
-def test_so_many_are_due_at_once() -> None:
-    """The earliest of them; the others stay due."""
-    deadlines = Deadlines[str](5.0)
+async def test_so_many_pass_in_one_turn_of_the_loop() -> None:
+    """The earliest of them; the others at once after that."""
+    passed = Passed(at_most=2)
     for number in range(5):
-        enter(deadlines, f"{number}", number)
-    assert deadlines.due(8.0, 2) == ["0", "1"]
-    assert deadlines.due(8.0, 9) == ["2", "3"]
-    assert deadlines.next_time == 9.0
+        passed.deadlines.enter(f"{number}")
+    await asyncio.sleep(6)
+    assert passed.seen == [(["0", "1"], 5.0), (["2", "3"], 5.0), (["4"], 5.0)]
 
 
-def test_what_has_ended_is_never_due() -> None:
-    """A handler that ended in time has no deadline, and the one after it is the next."""
-    deadlines = Deadlines[str](5.0)
-    enter(deadlines, "a", 0.0)
-    enter(deadlines, "b", 2.0)
-    deadlines.running.pop("a", None)
-    assert deadlines.next_time == 7.0
-    assert deadlines.due(6.9) == []
-    assert deadlines.due(7.0) == ["b"]
+async def test_what_has_left_never_passes() -> None:
+    """The one after it passes at its own time."""
+    passed = Passed()
+    passed.deadlines.enter("a")
+    await asyncio.sleep(2)
+    passed.deadlines.enter("b")
+    passed.deadlines.leave("a")
+    await asyncio.sleep(100)
+    assert [one for one in passed.seen if one[0]] == [(["b"], 7.0)]
 
 
-def test_one_worker_runs_again_and_again() -> None:
-    """A worker that enters anew stands behind those that started before."""
-    deadlines = Deadlines[str](5.0)
-    enter(deadlines, "a", 0.0)
-    enter(deadlines, "b", 1.0)
-    deadlines.running.pop("a", None)
-    enter(deadlines, "a", 3.0)
-    assert deadlines.due(100.0) == ["b", "a"]
+async def test_closed_deadlines_never_pass() -> None:
+    passed = Passed()
+    passed.deadlines.close()
+    passed.deadlines.enter("a")
+    passed.deadlines.close()
+    await asyncio.sleep(100)
+    assert passed.seen == []
 
 
-@given(
-    seconds=st.floats(0, 10),
-    steps=st.lists(st.tuples(st.floats(0, 5), st.sampled_from(["enter", "leave", "due"]), st.integers(0, 3))),
-)
-def test_against_a_list(seconds: float, steps: list[tuple[float, str, int]]) -> None:
-    """Any order of entering, leaving and looking gives what a list of all deadlines gives."""
-    deadlines, expected, now = Deadlines[str](seconds), dict[str, float](), 0.0
-    for passes, step, number in steps:
-        now += passes
-        one = f"worker {number}"
-        if step == "enter" and one not in expected:
-            enter(deadlines, one, now)
-            expected[one] = now + seconds
-        elif step == "leave":
-            deadlines.running.pop(one, None)
-            expected.pop(one, None)
-        elif step == "due":
-            due = deadlines.due(now)
-            assert set(due) == {name for name, when in expected.items() if when <= now}
-            whens = [expected.pop(name) for name in due]
-            assert whens == sorted(whens)
-        assert deadlines.next_time == min(expected.values(), default=None)
+@pytest.mark.parametrize("seed", range(20))
+async def test_against_a_table(seed: int) -> None:
+    """In any order of entering and leaving each passes 5 seconds after it entered last, unless it has left."""
+    chance, passed, expected = random.Random(seed), Passed(), dict[str, float]()
+    seen = list[tuple[str, float]]()
+    for _ in range(200):
+        await asyncio.sleep(chance.choice((0, 0.5, 3)))
+        now = round(passed.time() - passed.began, 3)
+        seen += [(name, when) for name, when in expected.items() if when <= now]
+        expected = {name: when for name, when in expected.items() if when > now}
+        one = f"worker {chance.randrange(4)}"
+        if one in expected:
+            del expected[one]
+            passed.deadlines.leave(one)
+        else:
+            expected[one] = now + 5
+            passed.deadlines.enter(one)
+    await asyncio.sleep(10)
+    seen += expected.items()
+    assert sorted((name, when) for names, when in passed.seen for name in names) == sorted(seen)

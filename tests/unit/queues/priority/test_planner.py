@@ -14,6 +14,7 @@ from aioparallel.queues.priority.client import PriorityClient, _used
 from aioparallel.queues.priority.names import PriorityTopics
 from aioparallel.queues.priority.planner import PollPlanner
 from aioparallel.records.record import Record, TopicPartition
+from tests.support.engine.taking import take
 
 
 class Polls:
@@ -41,7 +42,7 @@ class Polls:
 
     def handle_all(self) -> None:
         """They hang no more for a moment."""
-        while (record := self.scheduler.take()) is not None:
+        while (record := take(self.scheduler)) is not None:
             self.scheduler.succeed(record)
 
     def poll(self, most: Sequence[int], size: int = 1) -> list[int]:
