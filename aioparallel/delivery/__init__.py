@@ -10,11 +10,9 @@
     results.py       results of handlers as a stream, for ``async for``
     dead_letters.py  records that failed for good: to a topic, or to a function
     letters.py       the headers of dead letters, written and read             pure
-    shrinking.py     dead letters that are too large for their topic           pure
-    cut_letters.py   counts and logs dead letters without all of their record
+    shrinking.py     dead letters that are too large for their topic
     first_places.py  where a replayed record was first                         pure
-    retry_topics.py  records that come back from retry topics
-    due_times.py     when they are due, whatever the clocks say                pure
+    retry_topics.py  records that come back from retry topics, and when they are due
     topics_read.py   which topics are read: retry topics as well, own topics not
     waiters.py       waits for capacity, in order
 """

@@ -17,9 +17,8 @@ from functools import partial
 from typing import Any, Protocol
 
 from aioparallel.config.policies import DeadLetterFunction, FailurePolicy
-from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, read_letter, write_letter
-from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
+from aioparallel.delivery.shrinking import CutLetters, SentLetter, smaller
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import DeliveryListener, Done, Unfit
 from aioparallel.event_loop.left_behind import ended
@@ -161,10 +160,17 @@ class DeadLetters:
             return
         if is_too_large and error is not None and self._goes_on(letter):
             self.undelivered.pop(record, None)
-            _log_unfit(record, letter.topic, error)
+            logger.warning(
+                "%s: it is too large for the retry topic %s with the headers that it gets there, so it ends at once as "
+                "after the last retry topic: %s",
+                record.place,
+                letter.topic,
+                error,
+                extra={"action": "retry_topic_too_small", **coordinates(record)},
+            )
             done(record, Unfit(error))
             return
-        if error is None and is_cut(letter):
+        if error is None:
             self.cut.note(record, letter)
         if self._is_over(record, letter.topic, done, tries, error):
             return
@@ -189,8 +195,7 @@ class DeadLetters:
     # -- a function -------------------------------------------------------------------------------------
 
     # Each try is a task, and the code after it runs in a callback of that task. The function may cancel its own task,
-    # or
-    # raise a foreign CancelledError. Code in the same task might then never run, and the record would be lost.
+    # or raise a foreign CancelledError. Code in the same task might then never run, and the record would be lost.
     def _call(self, call: _Call) -> None:
         self._timers.pop(call.record, None)
         task = asyncio.get_running_loop().create_task(
@@ -243,17 +248,6 @@ def _of_handler(done: Done, error: Exception) -> Done:
         done(record, Unfit(error) if isinstance(outcome, Unfit) else outcome)
 
     return report
-
-
-def _log_unfit(record: Record[Any, Any], topic: str, error: Exception) -> None:
-    logger.warning(
-        "%s: it is too large for the retry topic %s with the headers that it gets there, so it ends at once as after "
-        "the last retry topic: %s",
-        record.place,
-        topic,
-        error,
-        extra={"action": "retry_topic_too_small", **coordinates(record)},
-    )
 
 
 class _Call:

@@ -7,10 +7,10 @@ from typing import Any
 
 from aioparallel.config.options import Options
 from aioparallel.config.policies import FailurePolicy
-from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.dead_letters import DeadLetters, LetterBox
 from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.producer import Producer
+from aioparallel.delivery.shrinking import CutLetters
 from aioparallel.engine.sinks import OutputSink
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs

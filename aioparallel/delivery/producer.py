@@ -12,6 +12,7 @@ What a producer promises:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
@@ -20,7 +21,7 @@ from aioparallel.observe.stats import BrokerOutputs
 from aioparallel.records.errors import ProduceFailed
 from aioparallel.records.record import Outgoing, Produced, TopicPartition
 
-__all__ = ["OnDelivered", "PendingOutput", "Producer", "TooLarge"]
+__all__ = ["OnDelivered", "PendingOutput", "Producer", "SentOutput", "TooLarge", "sent"]
 
 OnDelivered = Callable[[Sequence[Produced] | ProduceFailed], None]
 """Called with the result of one :meth:`Producer.send`: the places of all outputs in order, or the failure."""
@@ -55,6 +56,24 @@ class PendingOutput:
     def failed(self, failure: ProduceFailed) -> None:
         """The output was not written, or it is unknown whether it was."""
         raise NotImplementedError
+
+
+class SentOutput(PendingOutput):
+    """An output whose place or failure is passed to a function."""
+
+    __slots__ = ("_ended",)
+
+    def __init__(self, output: Outgoing, ended: Callable[[Produced | ProduceFailed], None]) -> None:
+        self.output = output
+        self._ended = ended
+
+    def placed(self, place: Produced) -> None:
+        """Pass on the place."""
+        self._ended(place)
+
+    def failed(self, failure: ProduceFailed) -> None:
+        """Pass on the failure."""
+        self._ended(failure)
 
 
 class Producer(Protocol):
@@ -92,3 +111,15 @@ class Producer(Protocol):
         ``placed`` or ``failed`` of the delivery is called exactly once, later, on the event loop, never within this
         call. It must not raise. All outputs of one batch are reported in one step.
         """
+
+
+def sent(producer: Producer, outputs: Sequence[Outgoing]) -> asyncio.Future[Sequence[Produced] | ProduceFailed]:
+    """Send these outputs. The future has the result of :meth:`Producer.send`; it may be cancelled."""
+    result: asyncio.Future[Sequence[Produced] | ProduceFailed] = asyncio.get_running_loop().create_future()
+
+    def delivered(found: Sequence[Produced] | ProduceFailed) -> None:
+        if not result.done():
+            result.set_result(found)
+
+    producer.send(outputs, delivered)
+    return result

@@ -6,22 +6,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aioparallel.config.extension import Extension
-from aioparallel.delivery.due_times import due_at
 from aioparallel.delivery.letters import original_headers, read_letter
 from aioparallel.engine.outcomes.failures import NotDue
 from aioparallel.event_loop.steady_clock import steady_time
 from aioparallel.records.history import history_of
 from aioparallel.records.record import Record
 
-__all__ = ["RetryTopics", "origin_topic"]
+__all__ = ["RetryTopics", "due_at", "origin_topic"]
 
 
 class RetryTopics(Extension):
     """Restores the history of a record from its headers before it runs, and parks the record until it is due. A record
     without these headers runs like any other.
 
-    ``delays``: seconds, by topic. ``arrival_of``: returns ``seen`` and ``absent`` of :func:`~.due_times.due_at` for a
-    record.
+    ``delays``: seconds, by topic. ``arrival_of``: returns ``seen`` and ``absent`` of :func:`due_at` for a record.
     """
 
     def __init__(
@@ -57,3 +55,18 @@ def origin_topic(record: Record[Any, Any]) -> str | None:
         return record.origin.topic
     letter = read_letter(record)
     return None if letter is None else letter.origin.topic
+
+
+def due_at(due: float, timestamp: float, delay: float, seen: float, absent: float) -> float:
+    """Return when a record is due. Times are seconds since the epoch.
+
+    ``due``: the time in the header. ``timestamp``: of the record; negative: it has none. ``delay``: seconds, of the
+    topic, from the reader's options. ``seen``: when the reader read the record. ``absent``: when the reader had read
+    the log to its end, without this record; ``-inf``: never.
+
+    Header and timestamp come from the clocks of the writer and the broker, which may be wrong. The later one counts,
+    so one clock that is slow does not shorten the delay. The record was written between ``absent`` and ``seen``, both
+    by the reader's clock. So the result is between ``absent + delay`` and ``seen + delay``, whatever other clocks say.
+    """
+    stated = due if timestamp < 0 else max(due, timestamp + delay)
+    return min(max(stated, absent + delay), seen + delay)

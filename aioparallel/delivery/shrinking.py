@@ -1,4 +1,4 @@
-"""Makes dead letters smaller that are too large for their topic, step by step. Pure.
+"""Makes dead letters smaller that are too large for their topic, step by step.
 
 The headers of a dead letter take some hundred bytes, its error texts up to a few thousand. So a record just below the
 limit of its own topic may exceed the limit as a dead letter. Only the brokers know that limit, so a refused dead letter
@@ -10,16 +10,20 @@ often the value, then the next largest. A header names the missing parts and has
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from aioparallel.config.policies import TooLargeLetters
 from aioparallel.delivery.first_places import checksum_of
 from aioparallel.delivery.letters import LeftOut, is_of_letter, with_left_out, without_headers, without_texts
-from aioparallel.records.record import Outgoing
+from aioparallel.observe.record_logging import coordinates
+from aioparallel.records.record import Outgoing, Record
 
-__all__ = ["SentLetter", "is_cut", "smaller"]
+__all__ = ["CutLetters", "SentLetter", "is_cut", "smaller"]
+
+logger = logging.getLogger(__name__)
 
 _SHORTEST: Final = 1024
 """A truncated value has at least so many bytes; a shorter one is removed."""
@@ -127,3 +131,28 @@ def _halves(size: int) -> Iterator[int]:
 
 def _size_of(header: tuple[str, bytes | None]) -> int:
     return len(header[0].encode("utf-8", "replace")) + len(header[1] or b"")
+
+
+class CutLetters:
+    """Counts the incomplete dead letters of one consumer or tracker."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def note(self, record: Record[Any, Any], letter: Outgoing) -> None:
+        """Count a dead letter, unless it is complete. The first, the tenth and each hundredth are logged."""
+        if not is_cut(letter):
+            return
+        self.count += 1
+        if self.count in (1, 10) or self.count % 100 == 0:
+            logger.warning(
+                "%s: its dead letter in %s lacks a part of the record (%s), because the topic does not accept a larger "
+                "one: `aioparallel dlq` reads the missing part from the record's own topic, as long as it is there. To "
+                "keep it, let the topic (max.message.bytes) and the producer (max_request_size) accept larger records; "
+                'or hold such records with dead_letter_too_large="hold". %d so far',
+                record.place,
+                letter.topic,
+                (dict(letter.headers).get(LeftOut.HEADER) or b"").decode(),
+                self.count,
+                extra={"action": "dead_letter_cut", **coordinates(record)},
+            )

@@ -1,9 +1,10 @@
-"""What is kept, and committed with the positions: states, what was seen, databases, Kafka's transactions.
+"""Extensions that save data with the positions of records.
 
 ::
 
-    state/         a state of each key, in memory, with a topic as its home
-    dedup/         what was seen: copies left out
-    sql/           positions and results in one database transaction
-    transactions/  positions and outputs in Kafka's transactions
+    state/              a value for each key, kept in memory and in topics
+    dedup/              leaves out copies of records
+    sql/                positions and results in one database transaction
+    transactions/       positions and outputs in one Kafka transaction
+    compacted_topic.py  the topics of state and dedup
 """

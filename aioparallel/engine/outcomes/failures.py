@@ -19,10 +19,10 @@ from aioparallel.records.errors import (
     RetryLater,
     UndecodableRecord,
 )
-from aioparallel.records.history import failure_of, history_of
+from aioparallel.records.history import History, failure_of, history_of
 from aioparallel.records.record import Record
 
-__all__ = ["Decision", "Failures", "NotDue"]
+__all__ = ["Decision", "Failures", "NotDue", "delay_of", "wait_of"]
 
 # How many seconds a record waits for resources that the process lacks, if waits are counted without a limit of their
 # own (RetryPolicy.count_waits without max_wait).
@@ -53,6 +53,23 @@ class Decision(NamedTuple):
     """The full gate that will wake it. ``delay``: seconds after which it is tried anyway; may be infinite."""
     by_function: bool = False
     """The user's retry function has chosen ``end``."""
+
+
+def delay_of(retry: RetryPolicy, history: History, error: Exception, attempts: int, now: float) -> float | None:
+    """Returns the seconds until the next attempt after a failed one; None: the retries have ended."""
+    since = now if history.trying_since is None else history.trying_since
+    return retry.delay(error, attempts, max(0.0, now - since - history.waited))
+
+
+def wait_of(retry: RetryPolicy, history: History, error: RetryLater, now: float) -> float | None:
+    """Returns the seconds of a wait that is no failed attempt; None: the retries have ended."""
+    since = now if history.waiting_since is None else history.waiting_since
+    if isinstance(error, NoRoom):  # the length of the wait is unknown, so only the time waited so far counts
+        return retry.wait(0.0, now - since)
+    if isinstance(error, OutOfResources) and retry.count_waits and retry.max_wait is None:
+        lacking = 0.0 if history.lacking_since is None else now - history.lacking_since
+        return error.delay if lacking + error.delay <= _LONGEST_SHORTAGE else None
+    return retry.wait(error.delay, now - since)
 
 
 class Failures:
@@ -108,15 +125,14 @@ class Failures:
 
     def _counts(self, error: RetryLater) -> bool:
         """Whether a requested delay counts as a failed attempt. Waits of the library itself never do."""
-        retry = self._budget.retry
-        return isinstance(retry, RetryPolicy) and retry.count_waits and not isinstance(error, NotToBlame)
+        # A queue's retry function has this attribute as well.
+        return bool(getattr(self._budget.retry, "count_waits", False)) and not isinstance(error, NotToBlame)
 
     def _verdict(self, record: Record[Any, Any], error: Exception, now: float) -> QueueVerdict | None:
         retry, history = self._budget.retry, history_of(record)
         attempts = record.attempt - history.attempts_before
         if isinstance(retry, RetryPolicy):
-            since = now if history.trying_since is None else history.trying_since
-            return retry.delay(error, attempts, max(0.0, now - since - history.waited))
+            return delay_of(retry, history, error, attempts, now)
         return self._checked(record, retry(record, error, attempts))
 
     def _is_unreadable(self, error: Exception) -> bool:
@@ -146,13 +162,7 @@ class Failures:
         if not error.is_bounded:
             return error.delay
         if isinstance(retry, RetryPolicy):
-            since = now if history.waiting_since is None else history.waiting_since
-            if isinstance(error, NoRoom):  # the length of the wait is unknown, so only the time waited so far counts
-                return retry.wait(0.0, now - since)
-            if isinstance(error, OutOfResources) and retry.count_waits and retry.max_wait is None:
-                lacking = 0.0 if history.lacking_since is None else now - history.lacking_since
-                return error.delay if lacking + error.delay <= _LONGEST_SHORTAGE else None
-            return retry.wait(error.delay, now - since)
+            return wait_of(retry, history, error, now)
         if isinstance(error, NotToBlame) and not self._budget.redelivers:
             return error.delay
         return self._checked(record, retry(record, error, record.attempt - history.attempts_before))

@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 
 import zstandard
 
+from aioparallel.persistence.compacted_topic import read_key
 from aioparallel.persistence.dedup.identities import ONCE, Identity, Mark, Position, RecordIdentity
 from aioparallel.records.record import TopicPartition
 
@@ -54,12 +55,9 @@ def encode_key(key: ChunkKey) -> bytes:
 
 def decode_key(data: bytes | None) -> ChunkKey | None:
     """Returns None for any other key."""
-    try:
-        match json.loads(data or b""):
-            case [str(group_id), str(topic), int(partition), str(name), int(number)]:
-                return ChunkKey(group_id, TopicPartition(topic, partition), name, number)
-    except (ValueError, RecursionError):
-        pass
+    match read_key(data):
+        case [str(group_id), str(topic), int(partition), str(name), int(number)]:
+            return ChunkKey(group_id, TopicPartition(topic, partition), name, number)
     return None
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.policies import Deduplicate
@@ -16,10 +15,11 @@ from aioparallel.group.client import CommitFault, Committed
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import Stats
+from aioparallel.persistence.compacted_topic import unsaved_problems
 from aioparallel.persistence.dedup.identities import identify_by
 from aioparallel.persistence.dedup.remembered import Changes, Memory
 from aioparallel.persistence.dedup.seen import Looked, Seen
-from aioparallel.persistence.dedup.seen_topic import Restore, SeenTopic
+from aioparallel.persistence.dedup.seen_topic import Restore, SeenTopic, Written
 from aioparallel.records.errors import ConfigurationError, ProduceFailed, TopicNotFound
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.records.source_headers import why_no_coordinates
@@ -31,16 +31,15 @@ logger = logging.getLogger(__name__)
 _TOO_MANY_BYTES: Final = 200_000_000
 """Bytes read to restore one partition that cause a warning about the compaction of the topic."""
 _WANTED: Final = "Deduplicate(topic=): with cleanup.policy=compact, and as many partitions as the input topics"
-_REPORTED: Final = 10
-"""Unsaved partitions that are reported one by one."""
 
 
-class _Writing(NamedTuple):
-    """The unacknowledged changes of one partition."""
+class _Partition:
+    """One partition, since its memory was restored."""
 
-    memory: Memory
-    changes: Changes
-    written: asyncio.Future[ProduceFailed | None]
+    def __init__(self, memory: Memory) -> None:
+        self.memory = memory
+        self.writing: tuple[Changes, Written] | None = None  # unacknowledged
+        self.not_saved = ""  # why the last changes are not saved
 
 
 class Deduplication(Extension):
@@ -51,11 +50,12 @@ class Deduplication(Extension):
 
     def __init__(self, policy: Deduplicate) -> None:
         self._policy = policy
+        self._not_saved_text = (
+            f"the deduplication memory is not saved in {policy.topic}, so its offsets are not committed"
+        )
         self._copies = 0
         self._restores: dict[TopicPartition, Restore] = {}
-        self._memories: dict[TopicPartition, Memory] = {}
-        self._writing: dict[TopicPartition, _Writing] = {}
-        self._unsaved: dict[TopicPartition, str] = {}  # why
+        self._partitions: dict[TopicPartition, _Partition] = {}
         self._unknown = 0  # records without the coordinates of their source
 
     # -- the consumer -----------------------------------------------------------------------------------
@@ -84,7 +84,8 @@ class Deduplication(Extension):
         if not await self._topic.count(timeout):
             name = self._policy.topic
             raise TopicNotFound({name}, self._consumer.servers, {name: _WANTED})
-        await self._topic.check(partitions, timeout)
+        await self._topic.check_policy(timeout)
+        await self._topic.check_partitions(partitions, timeout)
 
     # -- partitions -------------------------------------------------------------------------------------
 
@@ -99,8 +100,7 @@ class Deduplication(Extension):
             # The partition may have been released meanwhile, and even assigned again.
             if self._restores.get(partition) is restore:
                 del self._restores[partition]
-                self._memories[partition] = memory
-                self._writing.pop(partition, None)
+                self._partitions[partition] = _Partition(memory)
                 logger.info(
                     "%s: restored the memory of %d %s",
                     partition,
@@ -121,8 +121,8 @@ class Deduplication(Extension):
 
     def assigned(self, session: Session) -> Seen:
         """Returns the filter of one assignment."""
-        partition = session.partition
-        return Seen(identify_by(self._policy.by, self._topic.group_id), lambda: self._memories[partition], self._looked)
+        partition, identify = session.partition, identify_by(self._policy.by, self._topic.group_id)
+        return Seen(identify, lambda: self._partitions[partition].memory, self._looked)
 
     # -- commits ----------------------------------------------------------------------------------------
 
@@ -135,7 +135,7 @@ class Deduplication(Extension):
         """
         ends = asyncio.get_running_loop().time() + timeout
         unsaved: dict[TopicPartition, CommitFault] = {}
-        before = [partition for partition in positions if partition in self._writing]
+        before = [p for p in positions if (one := self._partitions.get(p)) is not None and one.writing is not None]
         # First those without an unacknowledged write: a slow write must not take their time.
         await self._write([partition for partition in positions if partition not in before], ends, unsaved)
         await self._finish(before, ends, unsaved)
@@ -146,65 +146,54 @@ class Deduplication(Extension):
         self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
     ) -> None:
         """Write the current changes of these partitions and wait for the acknowledgements."""
-        memories = {partition: self._memories.get(partition) for partition in partitions}
-        for partition, memory in memories.items():
-            if memory is None or memory is not self._memories.get(partition):
+        found = {partition: self._partitions.get(partition) for partition in partitions}
+        for partition, one in found.items():
+            if one is None or one is not self._partitions.get(partition):
                 continue
-            changes = memory.changes()
+            changes = one.memory.changes()
             outputs = await self._topic.outputs(partition, changes)
-            if outputs and self._memories.get(partition) is memory:
-                self._writing[partition] = _Writing(memory, changes, self._topic.write(outputs))
+            if outputs and self._partitions.get(partition) is one:
+                one.writing = changes, self._topic.write(outputs)
         await self._finish(partitions, ends, unsaved)
-        for partition, memory in memories.items():
-            if memory is None or self._memories.get(partition) is not memory:
+        for partition, one in found.items():
+            if one is None or self._partitions.get(partition) is not one:
                 # Released meanwhile. The group may still accept a commit, and unsaved offsets must not be committed.
                 unsaved[partition] = CommitFault.RETRIABLE
             elif partition not in unsaved:
-                self._unsaved.pop(partition, None)
+                one.not_saved = ""
 
     async def _finish(
         self, partitions: Collection[TopicPartition], ends: float, unsaved: dict[TopicPartition, CommitFault]
     ) -> None:
         """Wait for the unacknowledged writes of these partitions."""
-        writing = {p: self._writing[p] for p in partitions if p in self._writing and p not in unsaved}
+        found = [(p, self._partitions[p]) for p in partitions if p in self._partitions and p not in unsaved]
+        writing = [(partition, one, *one.writing) for partition, one in found if one.writing is not None]
         if not writing:
             return
         left = max(0.0, ends - asyncio.get_running_loop().time())
-        await asyncio.wait([one.written for one in writing.values()], timeout=left)
-        for partition, one in writing.items():
-            if not one.written.done():
+        await asyncio.wait([written for _, _, _, written in writing], timeout=left)
+        for partition, one, changes, written in writing:
+            if not written.done():
                 unsaved[partition] = CommitFault.RETRIABLE
-                self._not_saved(partition, "the write is not acknowledged")
+                self._not_saved(partition, one, "the write is not acknowledged")
                 continue
-            if self._writing.get(partition) is one:
-                del self._writing[partition]
-            failure = one.written.result()
-            if failure is not None:
-                unsaved[partition] = CommitFault.RETRIABLE if failure.passing else CommitFault.REFUSED
-                self._not_saved(partition, str(failure))
+            one.writing = None
+            if isinstance(result := written.result(), ProduceFailed):
+                unsaved[partition] = CommitFault.RETRIABLE if result.passing else CommitFault.REFUSED
+                self._not_saved(partition, one, str(result))
             else:
-                one.memory.written(one.changes)
+                one.memory.written(changes)
 
-    def _not_saved(self, partition: TopicPartition, reason: str) -> None:
+    def _not_saved(self, partition: TopicPartition, one: _Partition, reason: str) -> None:
         """Log a reason once, and report it in health until the partition is saved."""
-        if partition not in self._memories:
-            return
-        if self._unsaved.get(partition) != reason:
-            logger.warning(
-                "%s: the deduplication memory is not saved in %s, so its offsets are not committed: %s",
-                partition,
-                self._policy.topic,
-                reason,
-                extra={"action": "seen_unsaved"},
-            )
-        self._unsaved[partition] = reason
+        if one.not_saved != reason and self._partitions.get(partition) is one:
+            logger.warning("%s: %s: %s", partition, self._not_saved_text, reason, extra={"action": "seen_unsaved"})
+        one.not_saved = reason
 
     def released(self, partition: TopicPartition) -> None:
         """Forget this partition."""
         self._restores.pop(partition, None)
-        self._memories.pop(partition, None)
-        self._writing.pop(partition, None)
-        self._unsaved.pop(partition, None)
+        self._partitions.pop(partition, None)
 
     # -- reporting --------------------------------------------------------------------------------------
 
@@ -214,16 +203,8 @@ class Deduplication(Extension):
 
     def problems(self) -> Sequence[Problem]:
         """Returns what is not saved, and how many records do not name their source."""
-        found = [
-            Problem(
-                ProblemKind.SEEN_UNSAVED,
-                f"{partition}: the deduplication memory is not saved in {self._policy.topic}, so its offsets are not "
-                f"committed: {reason}",
-            )
-            for partition, reason in itertools.islice(self._unsaved.items(), _REPORTED)
-        ]
-        if len(self._unsaved) > _REPORTED:
-            found.append(Problem(ProblemKind.SEEN_UNSAVED, f"and {len(self._unsaved) - _REPORTED} more partitions"))
+        not_saved = {partition: one.not_saved for partition, one in self._partitions.items() if one.not_saved}
+        found = unsaved_problems(ProblemKind.SEEN_UNSAVED, self._not_saved_text, not_saved)
         if self._unknown:
             found.append(
                 Problem(
@@ -259,8 +240,6 @@ class _ForgettingSink:
         self._dead_letter_sink = dead_letter_sink
 
     def dispose(self, record: Record[Any, Any], error: Exception, retry_topic: str | None, done: Done) -> None:
-        """See :meth:`DeadLetterSink.dispose <aioparallel.engine.sinks.DeadLetterSink.dispose>`."""
-
         def disposed(record: Record[Any, Any], failure: Exception | None) -> None:
             if failure is None and not record._source.dropped:
                 for state in getattr(record._source, "partition_states", ()):

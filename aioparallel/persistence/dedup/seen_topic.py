@@ -11,17 +11,20 @@ import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import aclosing
 
-from aioparallel.delivery.producer import Producer
+from aioparallel.delivery.producer import Producer, sent
 from aioparallel.group.client import Client, Span
 from aioparallel.group.unreadable import read_past
+from aioparallel.persistence.compacted_topic import CompactedTopic
 from aioparallel.persistence.dedup.chunks import ChunkKey, decode_chunk, decode_key, encode_chunk, encode_key
 from aioparallel.persistence.dedup.remembered import Changes, Memory
-from aioparallel.records.errors import ConfigurationError, ProduceFailed
+from aioparallel.records.errors import ProduceFailed
 from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
 
-__all__ = ["Restore", "SeenTopic"]
+__all__ = ["Restore", "SeenTopic", "Written"]
 
 logger = logging.getLogger(__name__)
+
+Written = asyncio.Future[Sequence[Produced] | ProduceFailed]
 
 
 class Restore:
@@ -33,7 +36,7 @@ class Restore:
         self.chunks: dict[ChunkKey, bytes] = {}
 
 
-class SeenTopic:
+class SeenTopic(CompactedTopic):
     """Reads and writes memories for one group. ``skip``: unreadable batches that are skipped."""
 
     def __init__(
@@ -44,44 +47,10 @@ class SeenTopic:
         producer: Producer,
         skip: Collection[tuple[str, int, int]] = (),
     ) -> None:
-        self.topic = topic
+        super().__init__(topic, "Deduplicate topic", "memory", client)
         self._skip = skip
-        self._partitions = 0
         self.group_id = group_id
-        self._client = client
         self._producer = producer
-
-    async def check(self, read: Collection[TopicPartition], timeout: float) -> None:
-        """Check that the topic can hold the memories of these partitions. Call :meth:`count` first.
-
-        Raises ConfigurationError.
-        """
-        policy = await self._client.cleanup_policy(self.topic, timeout)
-        if policy is not None and policy != "compact":
-            raise ConfigurationError(
-                "Deduplicate topic",
-                self.topic,
-                f"must be compacted, and its cleanup.policy is {policy}: it would grow with every commit, or lose the "
-                "memory. kafka-configs.sh --alter --entity-type topics --entity-name "
-                f"{self.topic} --add-config cleanup.policy=compact --bootstrap-server ...",
-            )
-        self._check_numbers(partition.partition for partition in read)
-
-    async def count(self, timeout: float) -> int:
-        """Look up and return how many partitions the topic has."""
-        self._partitions = len(await self._client.partitions([self.topic], timeout))
-        return self._partitions
-
-    def _check_numbers(self, numbers: Iterable[int]) -> None:
-        largest = max(numbers, default=-1)
-        if largest >= self._partitions:
-            raise ConfigurationError(
-                "Deduplicate topic",
-                self.topic,
-                f"has {self._partitions} partitions, and an input topic has {largest + 1}: the memory of a partition "
-                "is stored in the partition of its number. Add partitions: kafka-topics.sh --alter --topic "
-                f"{self.topic} --partitions {largest + 1} --bootstrap-server ...",
-            )
 
     # -- reading ----------------------------------------------------------------------------------------
 
@@ -93,10 +62,8 @@ class SeenTopic:
         """
         numbers = {partition.partition for partition in restores}
         async with asyncio.timeout(timeout):
-            if max(numbers) >= self._partitions:
-                await self.count(timeout)  # the topics may have new partitions
-                self._check_numbers(numbers)
-            places = [TopicPartition(self.topic, number) for number in sorted(numbers)]
+            await self.check_partitions(restores, timeout)
+            places = [TopicPartition(self.name, number) for number in sorted(numbers)]
             begins = await self._client.beginning_offsets(places, timeout)
             ends = await self._client.end_offsets(places, timeout)
             spans = {}
@@ -142,7 +109,7 @@ class SeenTopic:
             except ValueError as error:
                 logger.warning(
                     "%s: a part of the memory of %s cannot be read (%s): copies of its records are handled again",
-                    self.topic,
+                    self.name,
                     key.partition,
                     error,
                     extra={"action": "seen_unreadable"},
@@ -160,18 +127,11 @@ class SeenTopic:
         for name, number, entries in changes.changes:
             key = encode_key(ChunkKey(self.group_id, partition, name, number))
             value = None if entries is None else encode_chunk(entries)
-            made.append(Outgoing(self.topic, value, key, partition=partition.partition))
+            made.append(Outgoing(self.name, value, key, partition=partition.partition))
             if entries:
                 await asyncio.sleep(0)
         return made
 
-    def write(self, outputs: Sequence[Outgoing]) -> asyncio.Future[ProduceFailed | None]:
-        """Write records in order. The future has the first failure, or None when all are acknowledged."""
-        written: asyncio.Future[ProduceFailed | None] = asyncio.get_running_loop().create_future()
-
-        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
-            if not written.done():
-                written.set_result(result if isinstance(result, ProduceFailed) else None)
-
-        self._producer.send(outputs, delivered)
-        return written
+    def write(self, outputs: Sequence[Outgoing]) -> Written:
+        """Write records in order."""
+        return sent(self._producer, outputs)

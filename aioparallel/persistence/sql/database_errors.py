@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy.exc import SQLAlchemyError
 
-__all__ = ["NO_ANSWER", "is_away", "is_conflict", "is_databases", "told_of"]
+__all__ = ["NO_ANSWER", "describe", "is_away", "is_conflict", "is_of_database"]
 
 NO_ANSWER: Final = (SQLAlchemyError, OSError, TimeoutError)
 """Errors after which the outcome of a statement is unknown. They include the errors of the driver."""
@@ -47,7 +47,7 @@ def is_conflict(error: BaseException) -> bool:
     )
 
 
-def is_databases(error: BaseException) -> bool:
+def is_of_database(error: BaseException) -> bool:
     """Whether a database or a network raised the error or one of its causes."""
     return any(
         isinstance(cause, SQLAlchemyError | ConnectionError) or _is_asyncpgs(cause, "PostgresError", "InterfaceError")
@@ -55,7 +55,7 @@ def is_databases(error: BaseException) -> bool:
     )
 
 
-def told_of(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Describe the error in one line, without statements and their values."""
     below = getattr(error, "orig", None) or error
     lines = str(below).splitlines()

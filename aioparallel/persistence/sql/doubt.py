@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
-from aioparallel.persistence.sql.database_errors import NO_ANSWER, told_of
+from aioparallel.persistence.sql.database_errors import NO_ANSWER, describe
 from aioparallel.persistence.sql.opened import CompleteAlready, Opening
 from aioparallel.persistence.sql.taking import Taken
 from aioparallel.records.errors import NotToBlame
@@ -35,7 +35,7 @@ class Fenced(NotToBlame):
         self.partition = partition
 
     def __str__(self) -> str:
-        return f"{self.partition} is another member's by now; nothing of this transaction was written"
+        return f"another member owns {self.partition} now; nothing of this transaction was written"
 
 
 class InDoubt(NotToBlame):
@@ -100,7 +100,7 @@ async def _done_of(
                 partition,
                 left[0],
                 len(left) - 1,
-                told_of(error),
+                describe(error),
                 extra={"action": "commit_in_doubt"},
             )
             await asyncio.sleep(pause)

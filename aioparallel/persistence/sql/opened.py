@@ -58,7 +58,7 @@ class Lent(AsyncConnection):
 
     async def close(self) -> None:
         """Raise ConsumerStateError: the store closes its connections itself."""
-        raise ConsumerStateError("the handler has closed its connection, which is the store's, with its transaction")
+        raise ConsumerStateError("the handler has closed its connection: the store closes it after the transaction")
 
     def take_back(self) -> None:
         """End the handler's use of it. A later use raises ConsumerStateError, because it would be inside another
@@ -66,7 +66,7 @@ class Lent(AsyncConnection):
         self.sync_connection = None
 
     def _raise_for_not_started(self) -> NoReturn:
-        raise ConsumerStateError("the handler of this connection has ended, and with it their transaction")
+        raise ConsumerStateError("the handler of this connection has ended, and so has its transaction")
 
 
 class OpenTransaction(Protocol):
@@ -170,7 +170,6 @@ class _OfAsyncpg:
         await self._ask(statement, timeout=_BEGIN)
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
-        """See :class:`OpenTransaction`."""
         _expect_open(self._above.is_active and self._below.is_in_transaction())
         try:
             return (
@@ -183,12 +182,10 @@ class _OfAsyncpg:
             raise
 
     async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
-        """See :class:`OpenTransaction`."""
         with _translated():
             return {row[0] for row in await self._below.fetch(self._among, owned.id, offsets, timeout=_END)}
 
     async def commit(self) -> None:
-        """See :class:`OpenTransaction`."""
         if (status := await self._ask("COMMIT", timeout=_END)) != "COMMIT":
             raise SQLAlchemyError(
                 f"the transaction was rolled back (the database answered {status}): one of its "
@@ -196,8 +193,7 @@ class _OfAsyncpg:
             )
 
     async def roll_back(self) -> None:
-        """See :class:`OpenTransaction`. SQLAlchemy does not know about the transaction, so the pool would hand the
-        connection out inside it."""
+        # SQLAlchemy does not know about the transaction, so the pool would hand the connection out inside it.
         is_over = False
         try:
             if self._below.is_in_transaction():
@@ -212,11 +208,10 @@ class _OfAsyncpg:
 
     @property
     def is_lost(self) -> bool:
-        """See :class:`OpenTransaction`."""
         return bool(self._below.is_closed())
 
     async def close(self) -> None:
-        """See :class:`OpenTransaction`. It does not wait: a graceful close would wait for the network."""
+        # Not gracefully, which would wait for the network.
         if not self._connection.closed:  # otherwise the pool may have handed it out again
             self._below.terminate()
             await self._connection.invalidate()
@@ -247,7 +242,6 @@ class _OfSqlalchemy:
         self._statement = statement
 
     async def add_done(self, owned: Owned, offsets: Sequence[int]) -> bool:
-        """See :class:`OpenTransaction`."""
         assert self._transaction is not None
         _expect_open(self._transaction.is_active)
         values = {"id": owned.id, "epoch": owned.epoch, "offsets": str(list(offsets))}
@@ -257,17 +251,14 @@ class _OfSqlalchemy:
             raise CompleteAlready from error
 
     async def done_among(self, owned: Owned, offsets: Sequence[int]) -> set[int]:
-        """See :class:`OpenTransaction`."""
         values = {"id": owned.id, "offsets": str(list(offsets))}
         return {row[0] for row in await self._connection.execute(self._select, values)}
 
     async def commit(self) -> None:
-        """See :class:`OpenTransaction`."""
         assert self._transaction is not None
         await self._transaction.commit()
 
     async def roll_back(self) -> None:
-        """See :class:`OpenTransaction`."""
         try:
             if self._transaction is not None and self._transaction.is_active:
                 await self._transaction.rollback()
@@ -276,11 +267,10 @@ class _OfSqlalchemy:
 
     @property
     def is_lost(self) -> bool:
-        """See :class:`OpenTransaction`. A file cannot be lost."""
-        return False
+        return False  # a file cannot be lost
 
     async def close(self) -> None:
-        """See :class:`OpenTransaction`."""
+        pass
 
 
 def _let_go_of_the_file(below: Any, _record: object, _error: object) -> None:

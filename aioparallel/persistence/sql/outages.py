@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.persistence.sql.database_errors import is_away, is_conflict, is_databases, told_of
+from aioparallel.persistence.sql.database_errors import describe, is_away, is_conflict, is_of_database
 from aioparallel.persistence.sql.taking import Taken
 from aioparallel.records.errors import NotToBlame
 from aioparallel.records.record import Record
@@ -35,19 +35,19 @@ class DatabaseOutages:
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._since = self._last = self._told = -float("inf")
+        self._since = self._last = self._logged_at = -float("inf")
         self._why = ""
 
     def away(self, error: BaseException) -> NotToBlame:
         """Note an outage. Returns the error that retries a record without counting a failure."""
         now = time.monotonic()
-        self._why = told_of(error)
+        self._why = describe(error)
         if now - self._last > _OVER:
             self._since = now
         self._last = now
         level = logging.DEBUG
-        if now - self._told > _LINES:
-            self._told, level = now, logging.WARNING
+        if now - self._logged_at > _LINES:
+            self._logged_at, level = now, logging.WARNING
         logger.log(
             level,
             "The database at %s is unavailable; its records are retried: %s",
@@ -72,11 +72,11 @@ class DatabaseOutages:
                 "%s conflicts with other transactions, %d times so far; it is retried: %s",
                 first.place,
                 count,
-                told_of(error),
+                describe(error),
                 extra={"action": "transaction_conflict"},
             )
-            return NotToBlame(min(AWAY, SOON * 2.0 ** min(count - 1, 10)) * random.uniform(0.5, 1), told_of(error))
-        if is_away(error) or (is_lost and is_databases(error)):
+            return NotToBlame(min(AWAY, SOON * 2.0 ** min(count - 1, 10)) * random.uniform(0.5, 1), describe(error))
+        if is_away(error) or (is_lost and is_of_database(error)):
             return self.away(error)
         return None
 
@@ -85,5 +85,5 @@ class DatabaseOutages:
         now = time.monotonic()
         if now - self._last > _OVER:
             return ()
-        told = f"{self._where} has been unavailable for {now - self._since:.0f} s: {self._why}"
-        return (Problem(ProblemKind.DATABASE_AWAY, told),)
+        text = f"{self._where} has been unavailable for {now - self._since:.0f} s: {self._why}"
+        return (Problem(ProblemKind.DATABASE_AWAY, text),)

@@ -103,15 +103,15 @@ class Statements:
                 )
             }
             logs = await self._find_logs(connection, part) if self.has_logs else {}
-            beside: dict[int, list[int]] = {key: [] for key in part}
+            complete: dict[int, list[int]] = {key: [] for key in part}
             rows = await connection.execute(
                 select(done.c.partition_id, done.c.record_offset)
                 .where(done.c.partition_id.in_(part))
                 .order_by(done.c.partition_id, done.c.record_offset)
             )
             for key, offset in rows:
-                beside[key].append(offset)
-            found |= {key: Found(places.get(key), beside[key], logs.get(key)) for key in part}
+                complete[key].append(offset)
+            found |= {key: Found(places.get(key), complete[key], logs.get(key)) for key in part}
         return found
 
     async def _find_logs(self, connection: AsyncConnection, ids: Sequence[int]) -> dict[int, Log]:

@@ -17,14 +17,14 @@ from sqlalchemy.pool import QueuePool, StaticPool
 
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.delivery.outputs import outputs_in
-from aioparallel.delivery.producer import Producer
+from aioparallel.delivery.producer import Producer, sent
 from aioparallel.engine.sources import Source
 from aioparallel.group.committer import through
 from aioparallel.group.committing import CommitStrategy, GroupContext
 from aioparallel.handlers.batches import Batch
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import Stats
-from aioparallel.persistence.sql.database_errors import NO_ANSWER, is_away, told_of
+from aioparallel.persistence.sql.database_errors import NO_ANSWER, describe, is_away
 from aioparallel.persistence.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
 from aioparallel.persistence.sql.kept_connections import Connections
 from aioparallel.persistence.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
@@ -40,7 +40,7 @@ from aioparallel.records.errors import (
     ProduceFailed,
     RetryLater,
 )
-from aioparallel.records.record import Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.record import Outgoing, Record, TopicPartition
 from aioparallel.records.user_errors import repr_of
 
 __all__ = ["SqlStore"]
@@ -83,11 +83,11 @@ class SqlStore(Extension):
             raise ConfigurationError(
                 "SqlStore engine",
                 engine,
-                "has one connection for all, and handlers and folds need their own: SQLite must be of a file, and "
-                "poolclass=StaticPool left away",
+                "has a single connection, and handlers and folds need their own: use a file for SQLite, and omit "
+                "poolclass=StaticPool",
             )
         if engine.dialect.name == "sqlite" and isolation_level_of(engine) == "AUTOCOMMIT":
-            raise ConfigurationError("SqlStore engine", engine, "of SQLite must not be in AUTOCOMMIT")
+            raise ConfigurationError("SqlStore engine", engine, "must not be in AUTOCOMMIT for SQLite")
         self._engine = engine
         self._schema = Schema(prefix, schema)
         self._statements = Statements(engine, self._schema, _FROZEN)
@@ -119,8 +119,8 @@ class SqlStore(Extension):
             raise ConfigurationError(
                 "max_concurrency",
                 options.max_concurrency,
-                f"needs as many connections and one more, and the engine's pool has at most {most}: lower it to "
-                f"{most - 1}, or make the engine with pool_size={needed}",
+                f"needs {needed} connections, and the engine's pool has at most {most}: lower it to {most - 1}, or "
+                f"create the engine with pool_size={needed}",
             )
 
     def _most_connections(self) -> int | None:
@@ -139,7 +139,7 @@ class SqlStore(Extension):
                 found = await self._statements.version(connection)
         except SQLAlchemyError as error:
             if is_away(error):
-                raise StoreNotReady(f"the database at {where} is unavailable: {told_of(error)}") from error
+                raise StoreNotReady(f"the database at {where} is unavailable: {describe(error)}") from error
             raise StoreNotReady(
                 f"the tables of the store cannot be read at {where}: {error.__class__.__name__}: "
                 f"{getattr(error, 'orig', error)}. Create them with `aioparallel store init`, or print the SQL with "
@@ -147,7 +147,7 @@ class SqlStore(Extension):
             ) from error
         except RuntimeError as error:
             raise StoreNotReady(
-                f"the engine of {where} has connections of another event loop, which this one cannot use: make "
+                f"the engine of {where} has connections of another event loop, which this one cannot use: create "
                 "the engine in the loop that runs the consumer, or `await engine.dispose()` at the end of the other"
             ) from error
         except OSError as error:
@@ -159,8 +159,8 @@ class SqlStore(Extension):
             raise StoreNotReady(f"the tables at {where} are of version {found}, and this needs {VERSION}")
         if not self._statements.has_logs:
             logger.warning(
-                "The table %s is not there: a topic that was made anew, or a log that was truncated, is noticed only "
-                "where it ends before the stored position. Make the table with `aioparallel store init`",
+                "The table %s does not exist: a topic that was deleted and created again, or a truncated log, is only "
+                "detected if it ends before the stored position. Create the table with `aioparallel store init`",
                 self._schema.log,
                 extra={"action": "no_log_table"},
             )
@@ -271,13 +271,13 @@ class SqlStore(Extension):
             lent.take_back()
 
     async def _taken_of(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Taken]:
-        assert self._partitions is not None, "the store is no consumer's: ParallelConsumer(commits=store)"
+        assert self._partitions is not None, "the store has no consumer: ParallelConsumer(commits=store)"
         found: dict[TopicPartition, Taken] = {}
         for partition in partitions:
             taken = self._partitions.taken.get(partition)
             if taken is None:
                 raise Fenced(partition)
-            await taken.stands.wait()
+            await taken.is_stored.wait()
             found[partition] = taken
         return found
 
@@ -342,19 +342,10 @@ class SqlStore(Extension):
         if not outputs:
             return
         if self._producer is None:
-            raise InvalidOutput("the handler returned outputs, and there is no producer beside this client")
-        acknowledged: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
-            if acknowledged.done():
-                return
-            if isinstance(result, ProduceFailed):
-                acknowledged.set_exception(result)
-            else:
-                acknowledged.set_result(None)
-
-        self._producer.send(outputs, delivered)
-        await acknowledged
+            raise InvalidOutput("the handler returned outputs, and there is no producer: pass one with the client")
+        result = await sent(self._producer, outputs)
+        if isinstance(result, ProduceFailed):
+            raise result
 
 
 async def _not_cancelled(finishing: Coroutine[Any, Any, None]) -> None:

@@ -16,7 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.group.leader_epochs import UNKNOWN
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
-from aioparallel.persistence.sql.database_errors import NO_ANSWER, told_of
+from aioparallel.persistence.sql.database_errors import NO_ANSWER, describe
 from aioparallel.persistence.sql.statements import Found, Log, Owned, Statements
 from aioparallel.records.errors import OffsetMapError, PositionOutsideLog
 from aioparallel.records.record import TopicPartition
@@ -39,17 +39,17 @@ _LAG_TOOLS: Final = 1.0
 class Taken:
     """One partition of this member, since it was taken over."""
 
-    def __init__(self, owned: Owned, *, stands: bool) -> None:
+    def __init__(self, owned: Owned, *, is_stored: bool) -> None:
         self.owned = owned
         self.done: list[int] = []
         """Offsets whose row is written but not folded yet."""
-        self.stands = asyncio.Event()
+        self.is_stored = asyncio.Event()
         """Set once the position is in the table. No record's row may be written before: rows without a position do not
         tell which records below them are complete."""
         self.conflicts: dict[int, int] = {}
         """How often transactions of a record conflicted with others, by offset."""
-        if stands:
-            self.stands.set()
+        if is_stored:
+            self.is_stored.set()
 
 
 class Partitions:
@@ -104,7 +104,7 @@ class Partitions:
         for partition, position in positions.items():
             one, before = owned[partition], self.taken.get(partition)
             if before is None or before.owned.epoch < one.epoch:  # else it was released and taken over again since
-                self.taken[partition] = Taken(one, stands=position is not None)
+                self.taken[partition] = Taken(one, is_stored=position is not None)
         return positions
 
     @contextlib.asynccontextmanager
@@ -118,7 +118,7 @@ class Partitions:
             logger.warning(
                 "%s: %s",
                 what,
-                told_of(error),
+                describe(error),
                 extra={"action": "fold_failed" if is_fold else "take_over_failed"},
             )
             await self._on_trouble(error)
@@ -145,7 +145,7 @@ class Partitions:
         for partition, log in logs.items():
             if log.topic_id and ids is None:
                 undecided.add(partition)
-            elif log.topic_id and (told := (ids or {}).get(partition.topic)) and told.hex() != log.topic_id:
+            elif log.topic_id and (topic_id := (ids or {}).get(partition.topic)) and topic_id.hex() != log.topic_id:
                 raise PositionOutsideLog(partition, log.record_offset + 1)
         asked = {p: log.leader_epoch for p, log in logs.items() if stored[p].done and log.leader_epoch != UNKNOWN}
         valid = await self._valid_ends(asked, ends) if asked else {}
@@ -203,7 +203,7 @@ class Partitions:
         for partition, one in kept.items():
             gone = set(folded[one.owned].done)
             one.done = [offset for offset in one.done if offset not in gone]
-            one.stands.set()
+            one.is_stored.set()
             results[partition] = None
         if len(kept) < len(positions):
             # Another member has taken them over. The group does not know yet, or it removed this member for a moment.
@@ -229,9 +229,9 @@ class _Fold(NamedTuple):
     @classmethod
     def of(cls, position: Committed, done: Sequence[int]) -> _Fold:
         """Make the fold of this position. ``done``: offsets that have a row."""
-        said = decode_offset_map(*position[:2])
-        is_complete = said.looker()
-        log = Log(_highest(position, said), position.leader_epoch, position.topic_id.hex())
+        offset_map = decode_offset_map(*position[:2])
+        is_complete = offset_map.looker()
+        log = Log(_highest(position, offset_map), position.leader_epoch, position.topic_id.hex())
         return cls(position, [offset for offset in done if is_complete(offset)], log)
 
 
@@ -239,7 +239,7 @@ class _Stored(NamedTuple):
     """What is stored for one partition."""
 
     position: Committed | None
-    said: OffsetMap | None
+    offset_map: OffsetMap | None
     """The decoded offset map; None if there is none or it cannot be decoded."""
     done: Sequence[int]
     """Offsets with a row, ascending."""
@@ -253,35 +253,35 @@ class _Stored(NamedTuple):
         if position is None:
             return cls(None, None, done, None)
         try:
-            said = decode_offset_map(*position[:2])
+            offset_map = decode_offset_map(*position[:2])
         except OffsetMapError:
             return cls(position, None, (), None)
-        if log is None or log.record_offset != _highest(position, said):
-            return cls(position, said, done, None)
-        return cls(position._replace(leader_epoch=log.leader_epoch), said, done, log)
+        if log is None or log.record_offset != _highest(position, offset_map):
+            return cls(position, offset_map, done, None)
+        return cls(position._replace(leader_epoch=log.leader_epoch), offset_map, done, log)
 
     def merged(self, topic_id: bytes) -> Committed | None:
         """Return position and rows as one position, without rows that are far above it. Their records run again and are
         then found to be complete."""
         if self.position is None:
             return None
-        position, said = self.position._replace(topic_id=topic_id), self.said
-        if said is None:
+        position, offset_map = self.position._replace(topic_id=topic_id), self.offset_map
+        if offset_map is None:
             return position
-        known = _highest(position, said)
+        known = _highest(position, offset_map)
         fresh = [offset for offset in self.done if position.offset <= offset <= known + _GAP]
         if not fresh:
             return position
-        highest = max(said.highest_succeeded, fresh[-1])
+        highest = max(offset_map.highest_succeeded, fresh[-1])
         done = set(fresh)
-        incompletes = [offset for offset in said.incompletes if offset not in done]
-        incompletes += [offset for offset in range(said.highest_succeeded + 1, highest + 1) if offset not in done]
+        incompletes = [offset for offset in offset_map.incompletes if offset not in done]
+        incompletes += [offset for offset in range(offset_map.highest_succeeded + 1, highest + 1) if offset not in done]
         first = incompletes[0] if incompletes else highest + 1
         text = encode_offset_map(first, highest, incompletes, limit=None) if first <= highest else ""
         # Rows do not store the leader epoch of their record.
         return Committed(first, text, position.leader_epoch if highest <= known else UNKNOWN, topic_id)
 
 
-def _highest(position: Committed, said: OffsetMap) -> int:
+def _highest(position: Committed, offset_map: OffsetMap) -> int:
     """The highest offset that the position or its map covers."""
-    return max(position.offset - 1, said.highest_succeeded)
+    return max(position.offset - 1, offset_map.highest_succeeded)

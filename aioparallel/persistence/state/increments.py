@@ -37,6 +37,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from aioparallel.group.client import Committed
+from aioparallel.persistence.compacted_topic import read_key
 from aioparallel.persistence.state.unapplied import Unapplied, read_unapplied
 from aioparallel.records.record import TopicPartition
 
@@ -98,7 +99,7 @@ class Increment(NamedTuple):
     unapplied: Unapplied
     """Empty if there are ``parts``, which hold the offsets then."""
     snapshots: Sequence[Named]
-    life: int = 0
+    incarnation: int = 0
     """Written in the key."""
     last_generation: int = 0
     """The generation of the last increment of this incarnation, if that is another increment; not written."""
@@ -112,38 +113,32 @@ class Place(NamedTuple):
 
     group_id: str
     partition: TopicPartition
-    life: int
+    incarnation: int
 
 
 def encode_place(place: Place, generation: int) -> bytes:
     """Returns the key of an increment."""
-    return json.dumps([place.group_id, *place.partition, place.life, generation % _OWNERS]).encode()
+    return json.dumps([place.group_id, *place.partition, place.incarnation, generation % _OWNERS]).encode()
 
 
 def decode_place(data: bytes | None) -> Place | None:
     """Returns None for any other key."""
-    try:
-        match json.loads(data or b""):
-            case [str(group_id), str(topic), int(partition), int(life), int()]:
-                return Place(group_id, TopicPartition(topic, partition), life)
-    except (ValueError, RecursionError):
-        pass
+    match read_key(data):
+        case [str(group_id), str(topic), int(partition), int(incarnation), int()]:
+            return Place(group_id, TopicPartition(topic, partition), incarnation)
     return None
 
 
 def encode_part_key(place: Place, generation: int, number: int) -> bytes:
     """Returns the key of a part."""
-    return json.dumps([place.group_id, *place.partition, place.life, generation % _OWNERS, number]).encode()
+    return json.dumps([place.group_id, *place.partition, place.incarnation, generation % _OWNERS, number]).encode()
 
 
 def decode_part_key(data: bytes | None) -> tuple[Place, int] | None:
     """Returns the owner and the number of the part, or None for any other key."""
-    try:
-        match json.loads(data or b""):
-            case [str(group_id), str(topic), int(partition), int(life), int(), int(number)]:
-                return Place(group_id, TopicPartition(topic, partition), life), number
-    except (ValueError, RecursionError):
-        pass
+    match read_key(data):
+        case [str(group_id), str(topic), int(partition), int(incarnation), int(), int(number)]:
+            return Place(group_id, TopicPartition(topic, partition), incarnation), number
     return None
 
 
@@ -187,7 +182,7 @@ def encode_increment(increment: Increment) -> bytes:
     return _json(fields)
 
 
-def decode_increment(data: bytes | None, life: int) -> Increment:
+def decode_increment(data: bytes | None, incarnation: int) -> Increment:
     """Raises ValueError for anything that :func:`encode_increment` does not return."""
     try:
         fields: Any = json.loads(data or b"")
@@ -200,7 +195,7 @@ def decode_increment(data: bytes | None, life: int) -> Increment:
             _number(fields["at"]),
             _unapplied(fields["unapplied"]),
             [_named(one) for one in fields["snapshots"]],
-            life,
+            incarnation,
             parts=_parts(fields["parts"]) if fields["v"] == _VERSION_WITH_PARTS else None,
         )
     except (TypeError, KeyError, AttributeError, IndexError, RecursionError) as error:

@@ -13,12 +13,13 @@ from typing import Any, Final, cast
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.policies import Transactions
 from aioparallel.config.state import State
-from aioparallel.delivery.producer import Producer
+from aioparallel.delivery.producer import Producer, sent
 from aioparallel.event_loop.steady_clock import steady_time
 from aioparallel.group.client import CommitFault, Committed
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import StateStats, Stats
+from aioparallel.persistence.compacted_topic import unsaved_problems
 from aioparallel.persistence.state.increments import Place, encode_increment, encode_part, encode_part_key, encode_place
 from aioparallel.persistence.state.pieces import PIECE_BYTES
 from aioparallel.persistence.state.restores import Restores
@@ -43,13 +44,10 @@ _RETRY_DELAY: Final = 30.0
 """Seconds until a full snapshot that could not be written is tried again."""
 _SMALLEST_PIECE: Final = 1024
 """Bytes of offsets or of entries in one record, at least. Smaller records are not tried."""
-_REPORTED: Final = 10
-"""Partitions that are reported one by one."""
-
 _LAST_SNAPSHOT: Final = 0.1
 """Seconds for unacknowledged pieces of a full snapshot at the end. No increment names that snapshot yet."""
 
-_Write = asyncio.Future[ProduceFailed | None]
+_Write = asyncio.Task[Sequence[Produced] | ProduceFailed]
 
 
 class KeyedState(Extension):
@@ -67,10 +65,7 @@ class KeyedState(Extension):
         self._policy = policy
         self._is_transactional = False
         self._views: dict[TopicPartition, StateView] = {}
-        self._writes: dict[TopicPartition, _Write] = {}  # unacknowledged increments
-        self._unsaved: dict[TopicPartition, str] = {}  # why the increment is not written
-        self._unwritten: dict[TopicPartition, str] = {}  # why the full snapshot is not written
-        self._retry_at: dict[TopicPartition, float] = {}  # no full snapshot is tried before this time
+        self._writes: dict[TopicPartition, _Write] = {}  # the last increments
         self._largest = LARGEST_PIECE  # bytes of offsets in one record of an increment
         self._piece = PIECE_BYTES  # bytes of entries in one record of a full snapshot
         self._longest = 0  # bytes of the longest record that was encoded with _largest
@@ -117,7 +112,7 @@ class KeyedState(Extension):
 
     def assigned(self, session: Session) -> StateView:
         """Returns an empty view, which is restored next."""
-        self._forget(session.partition)
+        self._restores.release(session.partition)
         view = self._views[session.partition] = StateView(
             self._policy, session, steady_time, keeps_lanes=self._is_transactional
         )
@@ -140,7 +135,7 @@ class KeyedState(Extension):
             self._largest = max(_SMALLEST_PIECE, min(self._largest, self._longest) // 2)
             self._longest = 0
         increment, texts = view.increment(committed, self._largest)
-        place, generation = Place(self._topics.group_id, partition, increment.life), increment.generation
+        place, generation = Place(self._topics.group_id, partition, increment.incarnation), increment.generation
         made: list[tuple[bytes, bytes | None]] = []
         if increment.parts is not None:
             parts = increment.parts
@@ -175,77 +170,62 @@ class KeyedState(Extension):
         self, positions: Mapping[TopicPartition, Committed], timeout: float
     ) -> Mapping[TopicPartition, CommitFault]:
         views = {partition: self._views.get(partition) for partition in positions}
-        before = {partition: self._writes[partition] for partition in positions if partition in self._writes}
+        before = {p: write for p in positions if (write := self._writes.get(p)) is not None and not write.done()}
         writes: dict[TopicPartition, _Write] = {}
-        ends = asyncio.get_running_loop().time() + timeout
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
         for count, (partition, committed) in enumerate(positions.items(), 1):
             if partition not in before and self._views.get(partition) is views[partition]:
                 if outputs := self.commit_outputs(partition, committed):
-                    writes[partition] = self._writes[partition] = self._write(partition, outputs)
+                    write = loop.create_task(self._write(outputs), name="aioparallel-increment")
+                    writes[partition] = self._writes[partition] = write
                 if not count % _MADE_AT_ONCE:
                     await asyncio.sleep(0)
         # Writes of earlier calls do not delay those of this one.
         if writes:
-            await asyncio.wait(writes.values(), timeout=max(0.0, ends - asyncio.get_running_loop().time()))
+            await asyncio.wait(writes.values(), timeout=max(0.0, ends - loop.time()))
         elif before:
             await asyncio.wait(before.values(), timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
         unsaved: dict[TopicPartition, CommitFault] = {}
         for partition, view in views.items():
-            write = writes.get(partition)
+            own = writes.get(partition)
             if view is None or self._views.get(partition) is not view:
                 unsaved[partition] = CommitFault.RETRIABLE  # released meanwhile
-            elif write is None or not write.done():
+            elif own is None or not own.done():
                 unsaved[partition] = CommitFault.RETRIABLE
-                if write is not None or partition in self._writes:
-                    self._not_saved(partition, "the write is not acknowledged")
-            elif (failure := write.result()) is not None:
-                unsaved[partition] = self._refused(partition, failure)
+                pending = own or before.get(partition)
+                if pending is not None and not pending.done():
+                    self._not_saved(view, "the write is not acknowledged")
+            elif isinstance(result := own.result(), ProduceFailed):
+                unsaved[partition] = self._refused(view, result)
             else:
-                self._unsaved.pop(partition, None)
+                view.save_failure = ""
         return unsaved
 
-    def _refused(self, partition: TopicPartition, failure: ProduceFailed) -> CommitFault:
-        self._not_saved(partition, str(failure))
+    def _refused(self, view: StateView, failure: ProduceFailed) -> CommitFault:
+        self._not_saved(view, str(failure))
         if failure.too_large:
             self.commit_outputs_too_large()
         is_helped = failure.too_large and self._largest > _SMALLEST_PIECE
         return CommitFault.RETRIABLE if failure.passing or is_helped else CommitFault.REFUSED
 
-    def _write(self, partition: TopicPartition, outputs: Sequence[Outgoing]) -> _Write:
-        written: _Write = asyncio.get_running_loop().create_future()
+    async def _write(self, outputs: Sequence[Outgoing]) -> Sequence[Produced] | ProduceFailed:
+        """Write an increment, after its parts are stored."""
+        if len(outputs) > 1 and isinstance(result := await sent(self._producer, outputs[:-1]), ProduceFailed):
+            return result
+        return await sent(self._producer, outputs[-1:])
 
-        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
-            if self._writes.get(partition) is written:
-                del self._writes[partition]
-            if not written.done():
-                written.set_result(result if isinstance(result, ProduceFailed) else None)
-
-        def parts_delivered(result: Sequence[Produced] | ProduceFailed) -> None:
-            # The increment is sent when its parts are stored.
-            if isinstance(result, ProduceFailed):
-                delivered(result)
-            else:
-                self._producer.send(outputs[-1:], delivered)
-
-        if len(outputs) > 1:
-            self._producer.send(outputs[:-1], parts_delivered)
-        else:
-            self._producer.send(outputs, delivered)
-        return written
-
-    def _not_saved(self, partition: TopicPartition, reason: str) -> None:
+    def _not_saved(self, view: StateView, reason: str) -> None:
         """Log a reason once, and report it in health until the partition is saved."""
-        if partition not in self._views:
-            return
-        if self._unsaved.get(partition) != reason:
+        if view.save_failure != reason:
             logger.warning(
                 "%s: the increment of its state is not written to %s, so its offsets are not committed: %s",
-                partition,
+                view.session.partition,
                 self._topics.names.increments,
                 reason,
                 extra={"action": "state_unsaved"},
             )
-        self._unsaved[partition] = reason
+        view.save_failure = reason
 
     # -- full snapshots ---------------------------------------------------------------------------------
 
@@ -259,7 +239,7 @@ class KeyedState(Extension):
         for view in [*self._views.values()]:
             partition = view.session.partition
             async with self._writing:
-                waits = asyncio.get_running_loop().time() < self._retry_at.get(partition, 0.0)
+                waits = asyncio.get_running_loop().time() < view.retry_at
                 if self._views.get(partition) is view and not waits and view.is_due():
                     await self._snapshot(view)
 
@@ -282,15 +262,15 @@ class KeyedState(Extension):
             if isinstance(error, ProduceFailed) and error.too_large and self._piece > _SMALLEST_PIECE:
                 self._piece //= 2  # until the topic accepts them
             else:
-                self._retry_at[partition] = loop.time() + _RETRY_DELAY
+                view.retry_at = loop.time() + _RETRY_DELAY
             if self._views.get(partition) is not view:
                 return
-            self._unwritten[partition] = str(error) or repr(error)
+            view.snapshot_failure = str(error) or repr(error)
             logger.warning(
                 "%s: a full snapshot of its state is not written to %s: %s; the write is repeated",
                 partition,
                 topic,
-                str(error) or repr(error),
+                view.snapshot_failure,
                 extra={"action": "snapshot_failed"},
             )
             return
@@ -299,7 +279,7 @@ class KeyedState(Extension):
             raise
         view.written(named)
         self._written += 1
-        self._unwritten.pop(partition, None)
+        view.snapshot_failure = ""
         logger.info(
             "%s: wrote a full snapshot of its state: %d keys in %d pieces, %.1f s",
             partition,
@@ -313,14 +293,8 @@ class KeyedState(Extension):
 
     def released(self, partition: TopicPartition) -> None:
         """Forget the state of this partition."""
-        self._forget(partition)
-        self._views.pop(partition, None)
-
-    def _forget(self, partition: TopicPartition) -> None:
         self._restores.release(partition)
-        self._unsaved.pop(partition, None)
-        self._unwritten.pop(partition, None)
-        self._retry_at.pop(partition, None)
+        self._views.pop(partition, None)
 
     # -- showing ----------------------------------------------------------------------------------------
 
@@ -347,21 +321,17 @@ class KeyedState(Extension):
 
     def problems(self) -> Sequence[Problem]:
         """Returns what is not restored, and what is not saved."""
-        unsaved = [
-            (self._unsaved, f"is not saved in {self._topics.names.increments}, so its offsets are not committed"),
-            (self._unwritten, f"has no new full snapshot in {self._topics.names.snapshots}"),
-        ]
         found: list[Problem] = []
         waits = self._restores.troubles()
         for partition, trouble in itertools.islice(waits.items(), 1):
             more = f" (and {len(waits) - 1} more partitions)" if len(waits) > 1 else ""
             text = f"{partition}: its state is not restored yet{more}: {trouble}"
             found.append(Problem(ProblemKind.STATE_WAITS, text))
-        for partitions, what in unsaved:
-            found += [
-                Problem(ProblemKind.STATE_UNSAVED, f"{partition}: its state {what}: {reason}")
-                for partition, reason in itertools.islice(partitions.items(), _REPORTED)
-            ]
-            if len(partitions) > _REPORTED:
-                found.append(Problem(ProblemKind.STATE_UNSAVED, f"and {len(partitions) - _REPORTED} more partitions"))
-        return found
+        names, kind = self._topics.names, ProblemKind.STATE_UNSAVED
+        not_saved = {partition: view.save_failure for partition, view in self._views.items() if view.save_failure}
+        not_written = {
+            partition: view.snapshot_failure for partition, view in self._views.items() if view.snapshot_failure
+        }
+        text = f"its state is not saved in {names.increments}, so its offsets are not committed"
+        found += unsaved_problems(kind, text, not_saved)
+        return found + unsaved_problems(kind, f"its state has no new full snapshot in {names.snapshots}", not_written)

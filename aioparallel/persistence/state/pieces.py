@@ -18,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import zstandard
 
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
+from aioparallel.persistence.compacted_topic import read_key
 from aioparallel.records.record import TopicPartition
 
 __all__ = [
@@ -66,12 +67,9 @@ def encode_piece_key(key: PieceKey) -> bytes:
 
 def decode_piece_key(data: bytes | None) -> PieceKey | None:
     """Returns None for any other key."""
-    try:
-        match json.loads(data or b""):
-            case [str(group_id), str(topic), int(partition), int(slot), int(number)]:
-                return PieceKey(group_id, TopicPartition(topic, partition), slot, number)
-    except (ValueError, RecursionError):
-        pass
+    match read_key(data):
+        case [str(group_id), str(topic), int(partition), int(slot), int(number)]:
+            return PieceKey(group_id, TopicPartition(topic, partition), slot, number)
     return None
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
-from types import TracebackType
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from aioparallel.config.options import Options
@@ -112,16 +112,17 @@ class Restores:
         increment = None if committed is None else await restore.increment
         for attempt in itertools.count(1):
             try:
-                async with _Slot(self._slots, restore):
+                async with self._slot(restore):
                     await self._topics.check_partitions([partition], _REQUEST)
                     if committed is None:
                         found = Restored(Table(), None, (), (), 0)
                     else:
                         restore.restoring = Restoring(partition, committed, self._topics, self._options)
                         found = await restore.restoring.run(increment)
-                    if increment is None or _is_older(view.session.generation, increment):
-                        end = await self._topics.increments_end(partition, _REQUEST)
-                        found = found._replace(life=end) if increment is None else found._replace(next_life=end)
+                    if increment is None:
+                        found = found._replace(incarnation=await self._new_incarnation(partition))
+                    elif _is_older(view.session.generation, increment):
+                        found = found._replace(next_incarnation=await self._new_incarnation(partition))
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
                     raise
@@ -143,6 +144,33 @@ class Restores:
             extra={"action": "state_restored", "count": found.table.count, "replayed": found.replayed},
         )
 
+    async def _new_incarnation(self, partition: TopicPartition) -> int:
+        return await self._topics.end(self._topics.place_of(partition), _REQUEST)
+
+    @contextlib.asynccontextmanager
+    async def _slot(self, restore: _Restore) -> AsyncIterator[None]:
+        """Hold a slot for one attempt. A restore without progress releases it early, so that it delays no other."""
+        await self._slots.acquire()
+        call_later, steps = asyncio.get_running_loop().call_later, restore.steps
+
+        timer: asyncio.TimerHandle | None = None
+
+        def check() -> None:
+            nonlocal timer, steps
+            if restore.steps == steps:
+                timer = None
+                self._slots.release()
+            else:
+                timer, steps = call_later(_STALLED_AFTER, check), restore.steps
+
+        timer = call_later(_STALLED_AFTER, check)
+        try:
+            yield
+        finally:
+            if timer is not None:
+                timer.cancel()
+                self._slots.release()
+
     # -- the last increments of several partitions, in one search ---------------------------------------
 
     def _look_up(self, restores: Sequence[_Restore]) -> None:
@@ -157,7 +185,8 @@ class Restores:
             await self._look_for(restores)
         except Exception as error:
             for one in restores:
-                one.fail(error)
+                if not one.increment.done():
+                    one.increment.set_exception(error)
 
     async def _look_for(self, restores: Sequence[_Restore]) -> None:
         idle_timeout = _IDLE_TIMEOUT
@@ -180,7 +209,9 @@ class Restores:
                 await asyncio.sleep(_PAUSE)
             for partition, one in left.items():
                 if partition in found:
-                    one.found(self._readable(partition, one, found[partition]))
+                    one.trouble, increment = "", self._readable(partition, one, found[partition])
+                    if not one.increment.done():  # else the restore was cancelled
+                        one.increment.set_result(increment)
                 else:
                     one.trouble = (
                         f"its increments in {self._topics.names.increments} cannot be read to the end: a transaction "
@@ -246,18 +277,8 @@ class _Restore:
         self.trouble = ""
         self.increment: asyncio.Future[Increment | None] = asyncio.get_running_loop().create_future()
         self.task = asyncio.get_running_loop().create_task(restores._restore(self), name="aioparallel-state")
-        self.task.add_done_callback(_retrieve)
-
-    def found(self, increment: Increment | None) -> None:
-        """Pass on the last increment, or None."""
-        self.trouble = ""
-        if not self.increment.done():  # else the restore was cancelled
-            self.increment.set_result(increment)
-
-    def fail(self, error: Exception) -> None:
-        """Pass on the error of the search."""
-        if not self.increment.done():
-            self.increment.set_exception(error)
+        # The next call of restore() raises the error. Without such a call, asyncio would log it as never retrieved.
+        self.task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     @property
     def is_ready(self) -> bool:
@@ -273,44 +294,6 @@ class _Restore:
     def part(self) -> float:
         """The progress, 0 to 1."""
         return 0.0 if self.restoring is None else self.restoring.part
-
-
-class _Slot:
-    """A semaphore slot for one attempt. A restore without progress releases it early, so that it delays no other.
-
-    An async context manager.
-    """
-
-    def __init__(self, slots: asyncio.Semaphore, restore: _Restore) -> None:
-        self._slots = slots
-        self._restore = restore
-        self._steps: object = None
-        self._timer: asyncio.TimerHandle | None = None
-
-    async def __aenter__(self) -> None:
-        await self._slots.acquire()
-        self._wait()
-
-    def _wait(self) -> None:
-        self._steps = self._restore.steps
-        self._timer = asyncio.get_running_loop().call_later(_STALLED_AFTER, self._check)
-
-    def _check(self) -> None:
-        if self._restore.steps == self._steps:
-            self._leave()
-        else:
-            self._wait()
-
-    def _leave(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            self._slots.release()
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._leave()
 
 
 def _is_older(generation: Generation, increment: Increment) -> bool:
@@ -334,9 +317,3 @@ def _log_retry(error: Exception, what: str, attempt: int) -> str:
         "%s: the state is not restored yet (try %d): %s", what, attempt, reason, extra={"action": "state_retry"}
     )
     return reason
-
-
-def _retrieve(task: asyncio.Task[None]) -> None:
-    # The next call of restore() raises the error. Without such a call, asyncio would log it as never retrieved.
-    if not task.cancelled():
-        task.exception()

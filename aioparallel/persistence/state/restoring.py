@@ -15,13 +15,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, Collection, Iterable
+from collections.abc import Collection, Iterable
 from contextlib import aclosing
 from types import CoroutineType
 from typing import Any, Final
 
 from aioparallel.config.options import Options
-from aioparallel.group.client import Committed, Fetched, Span
+from aioparallel.group.client import Committed, Span
 from aioparallel.group.unreadable import read_past
 from aioparallel.handlers.stack import deserialise
 from aioparallel.offsets import OffsetMap
@@ -120,8 +120,8 @@ class Restoring:
         await self._replay(table, since, unapplied, is_lenient=not knows_all)
         origin = since.base_offset if increment is None or not usable else increment.origin
         at = None if increment is None else increment.at
-        life = 0 if increment is None else increment.life
-        return Restored(table, origin, unapplied, usable, self.replayed, since.base_offset, life, at)
+        incarnation = 0 if increment is None else increment.incarnation
+        return Restored(table, origin, unapplied, usable, self.replayed, since.base_offset, incarnation, at)
 
     async def _unapplied(self, increment: Increment) -> Collection[int] | None:
         """Returns the offsets that are not in the state; None if they cannot be read."""
@@ -152,7 +152,7 @@ class Restoring:
                     extra={"action": "state_from_log"},
                 )
         else:
-            begins = await self._log_begins()
+            begins = await self._topics.beginning(self._partition, _REQUEST)
             if begins and self._position.base_offset > begins:
                 why = f"{self._topics.names.increments} has no increment of it"
                 raise StateLogTruncated(self._partition, self._topics.group_id, 0, begins, why)
@@ -174,30 +174,26 @@ class Restoring:
         head: Head | None = None
         pieces = 0
         self._to_read, self._read = named.pieces, 0
-        if (ends := await self._topics.snapshots_end(self._partition, _REQUEST)) < named.next:
+        place = TopicPartition(self._topics.names.snapshots, self._partition.partition)
+        if (ends := await self._topics.end(place, _REQUEST)) < named.next:
             raise _Unusable(f"its partition ends at offset {ends}: was the topic deleted and created again?")
-        async with aclosing(self._snapshot_records(named)) as reads:
-            async for fetched in reads:
-                for number, record in self._ours(fetched.records, named):
-                    if number != pieces:
-                        raise _Unusable(f"piece {pieces} of {named.pieces} is missing")
-                    pieces += 1
-                    self._read += 1
-                    if head is None:
-                        head = self._checked(record, named)
-                        continue
-                    await self._load(table, reader, record)
+        try:
+            async with aclosing(self._topics.client.read({place: Span(named.first, named.next)})) as reads:
+                async for fetched in reads:
+                    for number, record in self._ours(fetched.records, named):
+                        if number != pieces:
+                            raise _Unusable(f"piece {pieces} of {named.pieces} is missing")
+                        pieces += 1
+                        self._read += 1
+                        if head is None:
+                            head = self._checked(record)
+                        else:
+                            await self._load(table, reader, record)
+        except FetchFailed as error:
+            raise _Unusable(str(error)) from error
         if head is None or pieces != named.pieces or not reader.is_whole or table.count != named.keys:
             raise _Unusable(f"it has {pieces} of {named.pieces} pieces, {table.count} of {named.keys} keys")
         return table, head.position
-
-    async def _snapshot_records(self, named: Named) -> AsyncGenerator[Fetched, None]:
-        try:
-            async with aclosing(self._topics.read_snapshot(self._partition, named)) as reads:
-                async for fetched in reads:
-                    yield fetched
-        except FetchFailed as error:
-            raise _Unusable(str(error)) from error
 
     def _ours(self, records: Iterable[Record], named: Named) -> Iterable[tuple[int, Record]]:
         for record in records:
@@ -207,7 +203,7 @@ class Restoring:
             if dict(record.headers).get("id") == named.id.encode():
                 yield key.number, record
 
-    def _checked(self, record: Record, named: Named) -> Head:
+    def _checked(self, record: Record) -> Head:
         """Returns the head. Raises _Unusable if the snapshot contains records that are not committed."""
         try:
             head = decode_head(record.value)
@@ -248,8 +244,11 @@ class Restoring:
         """
         position = self._position
         first, end = since.base_offset, max(position.base_offset, position.highest_succeeded + 1)
-        await self._expect_end(end)
-        if not _has_more(position, since, end, unapplied):
+        # The end of the log, and not of its committed records: the group may have read uncommitted ones, or its
+        # position was set there.
+        if end > await self._topics.end(self._partition, _REQUEST):
+            raise PositionOutsideLog(self._partition, position.base_offset)
+        if _first_lost(position, since, unapplied, end) is None:
             return
         await self._expect_log(position, since, unapplied)
         is_in_position, is_in_snapshot = position.looker(), since.looker()
@@ -306,31 +305,11 @@ class Restoring:
         return True
 
     async def _expect_log(self, position: OffsetMap, since: OffsetMap, unapplied: set[int]) -> None:
-        begins = await self._log_begins()
+        begins = await self._topics.beginning(self._partition, _REQUEST)
         needed = _first_lost(position, since, unapplied, begins)
         if needed is not None:
             why = f"the newest usable full snapshot is of offset {since.base_offset}"
             raise StateLogTruncated(self._partition, self._topics.group_id, needed, begins, why)
-
-    async def _expect_end(self, end: int) -> None:
-        # The end of the log, and not of its committed records: the group may have read uncommitted ones, or its
-        # position was set there.
-        found = await self._topics.client.written_end_offsets([self._partition], _REQUEST)
-        if self._partition not in found:
-            raise TimeoutError
-        if end > found[self._partition]:
-            raise PositionOutsideLog(self._partition, self._position.base_offset)
-
-    async def _log_begins(self) -> int:
-        found = await self._topics.client.beginning_offsets([self._partition], _REQUEST)
-        if self._partition not in found:
-            raise TimeoutError
-        return found[self._partition]
-
-
-def _has_more(position: OffsetMap, since: OffsetMap, end: int, unapplied: set[int]) -> bool:
-    """Whether an offset below ``end`` is complete at the position, and neither at ``since`` nor unapplied."""
-    return _first_lost(position, since, unapplied, end) is not None
 
 
 def _first_lost(position: OffsetMap, since: OffsetMap, unapplied: set[int], end: int) -> int | None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, NamedTuple
 
 from aioparallel.config.state import State
-from aioparallel.group.client import Client, Committed, Fetched, Span
+from aioparallel.group.client import Client, Committed, Span
+from aioparallel.persistence.compacted_topic import CompactedTopic
 from aioparallel.persistence.state.increments import (
     Increment,
-    Named,
     Place,
     begins_of_increment,
     decode_increment,
@@ -75,7 +75,11 @@ class StateTopics:
         self.names = names
         self.group_id = group_id
         self.client = client
-        self._partitions = dict.fromkeys(names, 0)
+        hint = (
+            f" (the two topics of the state are {names.increments} and {names.snapshots}; State(topic=, snapshots=) "
+            "sets others)"
+        )
+        self._topics = [CompactedTopic(name, "State topic", "state", client, hint) for name in names]
         self._are_logs: set[str] = set()  # input topics that are not compacted
 
     # -- checks -----------------------------------------------------------------------------------------
@@ -86,49 +90,22 @@ class StateTopics:
         Raises ConfigurationError.
         """
         await self.check_partitions(read, timeout)
-        for name in self.names:
-            policy = await self.client.cleanup_policy(name, timeout)
-            if policy is not None and policy != "compact":
-                raise ConfigurationError(
-                    "State topic",
-                    name,
-                    f"must be compacted, and its cleanup.policy is {policy}: it would grow with every commit, or lose "
-                    f"the state. kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config "
-                    "cleanup.policy=compact --bootstrap-server ...",
-                )
+        for topic in self._topics:
+            await topic.check_policy(timeout)
 
     async def check_partitions(self, read: Collection[TopicPartition], timeout: float) -> None:
         """Check partitions that may be new. Raises ConfigurationError."""
-        largest = max((partition.partition for partition in read), default=-1)
-        if largest >= min(self._partitions.values()):
-            await self._count(largest, timeout)
-        for topic in {partition.topic for partition in read} - self._are_logs:
-            policy = await self.client.cleanup_policy(topic, timeout)
+        for topic in self._topics:
+            await topic.check_partitions(read, timeout)
+        for name in {partition.topic for partition in read} - self._are_logs:
+            policy = await self.client.cleanup_policy(name, timeout)
             if policy is not None and "compact" in policy:
                 raise ConfigurationError(
                     "topics",
-                    topic,
+                    name,
                     f"cannot have a state: its cleanup.policy is {policy}, which removes records that a restore needs",
                 )
-            self._are_logs.add(topic)
-
-    async def _count(self, largest: int, timeout: float) -> None:
-        found = await self.client.partitions(self.names, timeout)
-        for name in self.names:
-            count = len([partition for partition in found if partition.topic == name])
-            self._partitions[name] = count
-            if count > largest:
-                continue
-            make = "--alter" if count else "--create --config cleanup.policy=compact"
-            has = f"has {count} partitions" if count else "does not exist"
-            raise ConfigurationError(
-                "State topic",
-                name,
-                f"{has}, and an input topic has {largest + 1}: the state of a partition is stored in the partition "
-                f"of its number. kafka-topics.sh {make} --topic {name} --partitions {largest + 1} --bootstrap-server "
-                f"... (the two topics of the state are {self.names.increments} and {self.names.snapshots}; "
-                "State(topic=, snapshots=) sets others)",
-            )
+            self._are_logs.add(name)
 
     # -- increments -------------------------------------------------------------------------------------
 
@@ -145,7 +122,7 @@ class StateTopics:
         the broker does not return the end of the log, or no data arrive for ``idle_timeout`` seconds. Raises
         StateNotRestored if a batch cannot be read, TimeoutError, ClientError.
         """
-        places = {self._place_of(partition) for partition in positions}
+        places = {self.place_of(partition) for partition in positions}
         limit = min(timeout, max(_ALL, idle_timeout))
         begins = await _offsets(self.client.beginning_offsets, places, limit)
         # The increment of a position is written before the position is committed, so it is before these ends.
@@ -161,10 +138,10 @@ class StateTopics:
                 for partition, one in found.items()
                 if one.right is None
                 and not (is_far and one.found is not None)
-                and self._place_of(partition) not in unseen
+                and self.place_of(partition) not in unseen
             }
             spans = {}
-            for place in {self._place_of(partition) for partition in missing}:
+            for place in {self.place_of(partition) for partition in missing}:
                 first, end = begins[place], ends[place]
                 if first < end:
                     spans[place] = Span(max(first, end - length), end)
@@ -176,14 +153,14 @@ class StateTopics:
             except FetchFailed as error:
                 raise self._unreadable(error, missing) from error
             length *= 8
-        seen = {partition: one for partition, one in found.items() if self._place_of(partition) not in unseen}
+        seen = {partition: one for partition, one in found.items() if self.place_of(partition) not in unseen}
         return {partition: one.found for partition, one in seen.items()}
 
     def _unreadable(self, error: FetchFailed, wanted: Collection[TopicPartition]) -> StateNotRestored:
         """The batch is not skipped: it may hold the increment that counts, and another one would be wrong."""
         place, after = error.partition, error.offset + 1
         return StateNotRestored(
-            min(partition for partition in wanted if self._place_of(partition) == place),
+            min(partition for partition in wanted if self.place_of(partition) == place),
             f"{error}. The batch may hold the increment that describes the state, so no other increment is used, and "
             "all states in that partition wait. Make a replica that can read the batch the leader. Or delete the "
             f"records up to it: kafka-delete-records.sh, offset {after} of {place}, while that topic has "
@@ -191,7 +168,8 @@ class StateTopics:
             "the whole log, also of records that were dead-lettered or skipped; other states do not change",
         )
 
-    def _place_of(self, partition: TopicPartition) -> TopicPartition:
+    def place_of(self, partition: TopicPartition) -> TopicPartition:
+        """Returns the partition that holds the increments."""
         return TopicPartition(self.names.increments, partition.partition)
 
     async def _search(
@@ -213,7 +191,7 @@ class StateTopics:
                 for record in fetched.records:
                     place = decode_place(record.key)
                     if place is not None and place.group_id == self.group_id and place.partition in wanted:
-                        wanted[place.partition].see(place.life, record)
+                        wanted[place.partition].see(place.incarnation, record)
         return unseen
 
     async def unapplied_of(self, partition: TopicPartition, increment: Increment, timeout: float) -> Collection[int]:
@@ -224,10 +202,8 @@ class StateTopics:
         """
         if increment.parts is None:
             return read_unapplied(increment.unapplied)
-        place = self._place_of(partition)
-        begins = (await self.client.beginning_offsets([place], timeout)).get(place)
-        if begins is None:
-            raise TimeoutError
+        place = self.place_of(partition)
+        begins = await self.beginning(place, timeout)
         found: dict[int, Collection[int]] = {}
         end, length = increment.offset, increment.parts.number + _NEAR
         while len(found) < increment.parts.number and begins < end:
@@ -257,25 +233,13 @@ class StateTopics:
                     if (offsets := decode_part(record.value, increment.parts)) is not None:
                         found[number] = offsets
 
-    async def increments_end(self, partition: TopicPartition, timeout: float) -> int:
-        """Returns the end offset of its increments' partition. Raises TimeoutError, ClientError."""
-        return await self._end_of(self.names.increments, partition, timeout)
+    async def beginning(self, place: TopicPartition, timeout: float) -> int:
+        """Returns the first offset of a log. Raises TimeoutError, ClientError."""
+        return _answered(await self.client.beginning_offsets([place], timeout), place)
 
-    async def snapshots_end(self, partition: TopicPartition, timeout: float) -> int:
-        """Returns the end offset of its snapshots' partition. Raises TimeoutError, ClientError."""
-        return await self._end_of(self.names.snapshots, partition, timeout)
-
-    async def _end_of(self, topic: str, partition: TopicPartition, timeout: float) -> int:
-        place = TopicPartition(topic, partition.partition)
-        found = await self.client.written_end_offsets([place], timeout)
-        if place not in found:
-            raise TimeoutError
-        return found[place]
-
-    def read_snapshot(self, partition: TopicPartition, named: Named) -> AsyncGenerator[Fetched, None]:
-        """Read the range of offsets of a full snapshot; it may hold other records too."""
-        place = TopicPartition(self.names.snapshots, partition.partition)
-        return self.client.read({place: Span(named.first, named.next)})
+    async def end(self, place: TopicPartition, timeout: float) -> int:
+        """Returns the end offset of a log. Raises TimeoutError, ClientError."""
+        return _answered(await self.client.written_end_offsets([place], timeout), place)
 
 
 class _Newest:
@@ -283,28 +247,28 @@ class _Newest:
 
     def __init__(self, committed: Committed) -> None:
         self._begins = begins_of_increment(committed)
-        self._life = -1
+        self._incarnation = -1
         self._last: Record | None = None
         self.right: Increment | ValueError | None = None
 
-    def see(self, life: int, record: Record) -> None:
+    def see(self, incarnation: int, record: Record) -> None:
         """Add an increment. Spans are read from the end of the log to its start, each in order."""
         value = record.value
         # An increment's offset is not below its incarnation, unless the topic was deleted and created again.
-        life = min(life, record.offset)
-        if value is None or life < self._life:
+        incarnation = min(incarnation, record.offset)
+        if value is None or incarnation < self._incarnation:
             return
-        if life > self._life:
-            self._life, self._last, self.right = life, None, None
+        if incarnation > self._incarnation:
+            self._incarnation, self._last, self.right = incarnation, None, None
         if self._last is None or record.offset > self._last.offset:
             self._last = record
         if value.startswith(self._begins):
-            self.right = _newer(self.right, _decoded(record, life))
+            self.right = _newer(self.right, _decoded(record, incarnation))
 
     @property
     def found(self) -> Increment | ValueError | None:
         """The newest increment of the position, else the last one."""
-        last = None if self._last is None else _decoded(self._last, self._life)
+        last = None if self._last is None else _decoded(self._last, self._incarnation)
         if isinstance(self.right, Increment) and isinstance(last, Increment):
             return self.right._replace(last_generation=last.generation)
         return last if self.right is None else self.right
@@ -336,8 +300,14 @@ async def _offsets(request: _Request, places: Collection[TopicPartition], timeou
     return found
 
 
-def _decoded(record: Record, life: int) -> Increment | ValueError:
+def _answered(found: Mapping[TopicPartition, int], place: TopicPartition) -> int:
+    if place not in found:
+        raise TimeoutError
+    return found[place]
+
+
+def _decoded(record: Record, incarnation: int) -> Increment | ValueError:
     try:
-        return decode_increment(record.value, life)._replace(offset=record.offset)
+        return decode_increment(record.value, incarnation)._replace(offset=record.offset)
     except ValueError as error:
         return error

@@ -48,11 +48,11 @@ class Restored(NamedTuple):
     """Records after the newest snapshot."""
     taken_to: int | None = None
     """The offset of the newest snapshot, or the origin without one; None: the first offset of the assignment."""
-    life: int = 0
+    incarnation: int = 0
     """The incarnation of the increments."""
     at: int | None = None
     """When the newest snapshot was taken, or the state began, in milliseconds since the epoch; None: now."""
-    next_life: int | None = None
+    next_incarnation: int | None = None
     """The incarnation that begins with the next acknowledged commit; None: the same."""
 
 
@@ -88,6 +88,12 @@ class StateView(KeyedPartition):
         self, policy: State[Any], session: Session, clock: Callable[[], float], *, keeps_lanes: bool = False
     ) -> None:
         self.session = session
+        self.save_failure = ""
+        """Why the last increment is not written; empty: it is."""
+        self.snapshot_failure = ""
+        """The same for the last full snapshot."""
+        self.retry_at = 0.0
+        """No full snapshot is tried before this time of the event loop."""
         self._policy = policy
         self._clock = clock
         self._table: Table[Any] | None = None
@@ -105,8 +111,8 @@ class StateView(KeyedPartition):
         self._saved: tuple[object, ...] = ()  # the same of the last committed one
         self._since = 0  # records since the last snapshot
         self._taken_to: int | None = None  # offset of the last snapshot; None: start of the assignment
-        self._life = 0
-        self._next_life: int | None = None
+        self._incarnation = 0
+        self._next_incarnation: int | None = None
         self._taken_at = clock()
         self._taken: Taken | None = None
         self._parts_sent = self._parts_written = 0
@@ -117,7 +123,7 @@ class StateView(KeyedPartition):
         """Set the state at the start of the assignment."""
         self._table = found.table
         self._origin = found.origin
-        self._life, self._next_life = found.life, found.next_life
+        self._incarnation, self._next_incarnation = found.incarnation, found.next_incarnation
         self._taken_to = found.taken_to
         self._unapplied = UnappliedOffsets(found.unapplied)
         self._snapshots = [*found.snapshots]
@@ -235,7 +241,7 @@ class StateView(KeyedPartition):
         unapplied = texts[0] if is_one and texts else NONE
         named = [named for named, _ in self._snapshots]
         at, generation = round(self._taken_at * 1000), self.session.generation.id
-        increment = Increment(committed, generation, origin, at, unapplied, named, self._life, parts=parts)
+        increment = Increment(committed, generation, origin, at, unapplied, named, self._incarnation, parts=parts)
         return increment, () if is_one else texts
 
     def parts_written(self, sent: int) -> int:
@@ -250,8 +256,8 @@ class StateView(KeyedPartition):
     def acknowledged(self) -> None:
         """The last increment is committed."""
         self._saved, self._parts_written = self._sent, self._parts_sent
-        if self._next_life is not None:  # a former owner's commits are refused, so it begins no incarnation
-            self._life, self._next_life = self._next_life, None
+        if self._next_incarnation is not None:  # a former owner's commits are refused, so it begins no incarnation
+            self._incarnation, self._next_incarnation = self._next_incarnation, None
         if self._lanes and self.session.acknowledged is not None:
             is_committed = position_of(self.session.acknowledged).looker()
             self._lanes = {offset: lane for offset, lane in self._lanes.items() if not is_committed(offset)}
@@ -264,11 +270,11 @@ class StateView(KeyedPartition):
     @property
     def has_news(self) -> bool:
         """Whether the last committed increment does not name the newest snapshot, or a new incarnation has none."""
-        return self._next_life is not None or self._saved != self._named
+        return self._next_incarnation is not None or self._saved != self._named
 
     @property
     def _named(self) -> tuple[object, ...]:
-        return (self._life, *[named.id for named, _ in self._snapshots])
+        return (self._incarnation, *[named.id for named, _ in self._snapshots])
 
     def _name(self) -> None:
         """Name the written snapshot once all its records are committed.

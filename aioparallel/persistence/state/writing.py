@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from aioparallel.config.state import State
-from aioparallel.delivery.producer import Producer
+from aioparallel.delivery.producer import Producer, sent
 from aioparallel.persistence.state.increments import Named
 from aioparallel.persistence.state.pieces import (
     LARGEST_VALUE,
@@ -111,14 +111,7 @@ class _Writing:
         number = self._place.partition.partition
         output = Outgoing(self._topic, value, key, (("id", self.id.encode()),), partition=number)
         self.pieces += 1
-        written: asyncio.Future[Sequence[Produced] | ProduceFailed] = asyncio.get_running_loop().create_future()
-        self._sent.append(written)
-
-        def delivered(result: Sequence[Produced] | ProduceFailed) -> None:
-            if not written.done():
-                written.set_result(result)
-
-        self._producer.send((output,), delivered)
+        self._sent.append(sent(self._producer, (output,)))
 
     async def _take_first(self) -> None:
         try:

@@ -16,11 +16,11 @@ from aioparallel.config.extension import NO_LANES
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import LedgerSnapshot, Sample, ledger_snapshot, sample
 from aioparallel.group.sessions import Session
-from aioparallel.offsets import OffsetMap, decode_offset_map
+from aioparallel.offsets import OffsetMap
 from aioparallel.persistence.transactions.pending_outputs import Entry, Waiting
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["PartitionSlice", "Taken", "TransactionBatch", "quick_slice", "says", "slice_of", "take"]
+__all__ = ["PartitionSlice", "Taken", "TransactionBatch", "quick_slice", "slice_of", "take"]
 
 
 _NEVER: Final = (-1, -1)
@@ -37,7 +37,7 @@ class Taken(NamedTuple):
     acknowledged: tuple[int, int] = _NEVER
     """The version of the ledger that was committed last."""
     lanes: Mapping[int, Hashable] = NO_LANES
-    """The lane of each offset that is complete and not committed. Empty unless an extension needs them."""
+    """The lanes of offsets that are complete and not committed. Empty unless an extension needs them."""
 
     @property
     def is_much(self) -> bool:
@@ -54,8 +54,8 @@ class PartitionSlice(NamedTuple):
     whole: Sample
     """The position if all outputs fitted."""
     is_short: bool = False
-    """Whether the map covers less than the committed one, because it did not fit. Committing it would run records again
-    whose outputs are written. So the session waits until the record at its base has ended."""
+    """Whether the map covers less than the committed one, because it did not fit. If it were committed, records whose
+    outputs are written would run again. So the session waits until the record at its base has ended."""
     is_passed_over: bool = False
     """Whether none of its outputs fitted."""
     behind: int = 0
@@ -80,7 +80,7 @@ class PartitionSlice(NamedTuple):
         return before is None or self.sample.committed[:2] != before[:2]
 
     @property
-    def says_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         """Whether there is nothing to write or commit."""
         return not (self.entries or self.is_new or self.sample.session.has_news)
 
@@ -94,7 +94,7 @@ def take(session: Session, waiting: Waiting) -> Taken:
 
 
 def quick_slice(taken: Taken, limit: int, formats: Literal["all", "java"], room: float) -> PartitionSlice | None:
-    """Return what :func:`slice_of` returns if one map is enough, else None."""
+    """Return the result of :func:`slice_of` if one map is enough, else None."""
     if room < inf and sum([entry.size for entry in taken.entries]) > room:
         return None
     one = sample(taken.ledger, limit, formats)
@@ -105,11 +105,11 @@ def slice_of(taken: Taken, limit: int, formats: Literal["all", "java"], room: fl
     """Write the map and choose the outputs that go with it. It reads only ``taken``, so any thread may call it.
     ``room``: the most bytes of outputs; the first ``least`` entries go whatever their size.
 
-    If the map must be cut, outputs of records above its end wait for the next transaction: the map does not mark these
-    records complete yet. An output of several records needs all of them in the map; otherwise the map contains none of
-    them. The same holds for outputs that do not fit.
+    If the map must be cut, outputs of records above its end wait for the next transaction, because the map does not
+    mark these records complete yet. An output of several records needs all of them in the map; otherwise the map has
+    none of them. The same holds for outputs that do not fit.
     """
-    whole, entries, maps = _sayable(taken.ledger, taken.entries, limit, formats, taken.lanes)
+    whole, entries, maps = _fitted(taken.ledger, taken.entries, limit, formats, taken.lanes)
     is_short = _is_short(whole, taken.promised)
     behind = sum([entry.size for entry in taken.entries]) - (0 if is_short else sum([one.size for one in entries]))
     every = PartitionSlice(whole, entries, whole, is_short, behind=behind, maps=maps)
@@ -123,26 +123,26 @@ def slice_of(taken: Taken, limit: int, formats: Literal["all", "java"], room: fl
         maps += more
         if goes and not _is_short(part, taken.promised):
             return PartitionSlice(part, goes, whole, behind=behind, maps=maps)
-        count *= 2  # with more of them it may take less of a map
+        count *= 2  # with more entries the map may be smaller
     return every._replace(maps=maps)
 
 
 def _part(
     taken: Taken, entries: Sequence[Entry], limit: int, formats: Literal["all", "java"]
 ) -> tuple[Sample, Sequence[Entry], int]:
-    """:func:`_sayable` of these entries alone."""
+    """:func:`_fitted` of these entries alone."""
     ids = set(map(id, entries))
     left = [entry for entry in taken.entries if id(entry) not in ids]
-    unsaid = {record.offset for entry in left for record in entry.records} | _behind(left, taken.lanes)
+    missing = {record.offset for entry in left for record in entry.records} | _behind(left, taken.lanes)
     reach = max([taken.promised, *[record.offset for entry in entries for record in entry.records]])
-    what = LedgerSnapshot(
-        taken.ledger.session, _without(taken.ledger.map, unsaid, reach), taken.acknowledged, taken.ledger.epochs
+    ledger = LedgerSnapshot(
+        taken.ledger.session, _without(taken.ledger.map, missing, reach), taken.acknowledged, taken.ledger.epochs
     )
-    return _sayable(what, entries, limit, formats, taken.lanes)
+    return _fitted(ledger, entries, limit, formats, taken.lanes)
 
 
 def _behind(left: Iterable[Entry], lanes: Mapping[int, Hashable]) -> set[int]:
-    """The complete offsets behind these in their lanes. They may have no outputs, so no entry names them."""
+    """Return the complete offsets behind these in their lanes. They may have no outputs, and so no entries."""
     if not lanes:
         return set()
     first: dict[Hashable, int] = {}
@@ -155,32 +155,32 @@ def _is_short(one: Sample, promised: int) -> bool:
     return one.cut and max(one.highest, one.committed.offset - 1) < promised
 
 
-def _sayable(
-    what: LedgerSnapshot,
+def _fitted(
+    ledger: LedgerSnapshot,
     entries: Sequence[Entry],
     limit: int,
     formats: Literal["all", "java"],
     lanes: Mapping[int, Hashable],
 ) -> tuple[Sample, Sequence[Entry], int]:
     """Return the position that can be committed, the entries that go with it, and how many maps were written."""
-    full, unsaid, maps = what.map, set[int](), 0
+    full, missing, maps = ledger.map, set[int](), 0
     while True:
-        one = sample(what, limit, formats)
+        one = sample(ledger, limit, formats)
         maps += 1
-        if not (one.cut or unsaid):
+        if not (one.cut or missing):
             return one, entries, maps
         base, highest = one.committed.offset, one.highest
-        leaves, rest = _parted(entries, base, highest, unsaid)
-        torn = ({record.offset for entry in rest for record in entry.records} | _behind(rest, lanes)) - unsaid
-        if not any(offset < base or offset <= highest for offset in torn):
-            return one, leaves, maps
-        # Without them a longer map may fit. It must not include those of them that this one did not reach.
-        unsaid |= torn
-        what = what._replace(map=_without(full, unsaid))
+        covered, rest = _split(entries, base, highest, missing)
+        waiting = ({record.offset for entry in rest for record in entry.records} | _behind(rest, lanes)) - missing
+        if not any(offset < base or offset <= highest for offset in waiting):
+            return one, covered, maps
+        # Without these offsets a longer map may fit. It must not include those that this map did not reach.
+        missing |= waiting
+        ledger = ledger._replace(map=_without(full, missing))
 
 
 def _fitting(entries: Sequence[Entry], room: float) -> int:
-    """How many of the first entries fit."""
+    """Return how many entries fit, from the first."""
     for count, entry in enumerate(entries):
         room -= entry.size
         if room < 0:
@@ -188,16 +188,16 @@ def _fitting(entries: Sequence[Entry], room: float) -> int:
     return len(entries)
 
 
-def _parted(entries: Sequence[Entry], base: int, highest: int, unsaid: set[int]) -> tuple[list[Entry], list[Entry]]:
-    """Split the entries: those that the offset and a map up to ``highest`` cover, without ``unsaid``; and the others
-    with what follows them in their lanes."""
+def _split(entries: Sequence[Entry], base: int, highest: int, missing: set[int]) -> tuple[list[Entry], list[Entry]]:
+    """Split the entries: those that the offset and a map up to ``highest`` without ``missing`` cover; and the others,
+    with the entries that follow them in their lanes."""
     covered: list[Entry] = []
     rest: list[Entry] = []
     closed: set[object] = set()
     for entry in entries:
         lanes = {record._lane for record in entry.records if record._lane is not None}
-        is_said = entry.is_within(base, highest) and unsaid.isdisjoint([record.offset for record in entry.records])
-        if is_said and closed.isdisjoint(lanes):
+        is_in_map = entry.is_within(base, highest) and missing.isdisjoint([record.offset for record in entry.records])
+        if is_in_map and closed.isdisjoint(lanes):
             covered.append(entry)
         else:
             rest.append(entry)
@@ -206,16 +206,11 @@ def _parted(entries: Sequence[Entry], base: int, highest: int, unsaid: set[int])
 
 
 def _without(given: OffsetMap, offsets: Collection[int], reach: int = maxsize) -> OffsetMap:
-    """The same map up to ``reach``, with these offsets incomplete."""
+    """Return the same map up to ``reach``, with these offsets incomplete."""
     base, highest = min(given.base_offset, *offsets), max(given.highest_succeeded, given.base_offset - 1)
     highest = max(base - 1, min(highest, reach))
     incompletes = {offset for offset in (*given.incompletes, *offsets) if offset <= highest}
     return OffsetMap(base, highest, tuple(sorted(incompletes)))
-
-
-def says(committed: Committed, asked: OffsetMap) -> bool:
-    """Whether this position marks all records complete that ``asked`` does."""
-    return decode_offset_map(*committed[:2]).covers(asked)
 
 
 class TransactionBatch:
@@ -229,7 +224,7 @@ class TransactionBatch:
         return f"<TransactionBatch of {len(self.slices)} sessions, {entries} entries>"
 
     def without(self, partitions: Collection[TopicPartition]) -> TransactionBatch:
-        """The batch without the slices of these partitions, whose outputs wait for the next one."""
+        """Return the batch without the slices of these partitions. Their outputs wait for the next one."""
         if not partitions:
             return self
         return TransactionBatch([one for session, one in self.slices.items() if session.partition not in partitions])

@@ -1,4 +1,4 @@
-"""Builds each transaction: chooses the sessions, and how much of each goes in."""
+"""Builds the batch of each transaction: chooses the sessions, and how much of each goes in."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from aioparallel.persistence.transactions.transaction_outbox import TransactionO
 __all__ = ["TransactionBuilder"]
 
 _MANY_LANES: Final = 200_000
-"""The most records of a session that may be complete and not committed where lane order matters (100 bytes each). Above
+"""Records of a session that may be complete and not committed if the order of lanes matters (100 bytes each). Above
 that, no more of its records start, so repeated aborts do not fill the memory."""
 
 _LEFT_OUT: Final = 5.0
-"""Seconds for which a partition is left out after a refusal of its offsets. It would abort all others with it."""
+"""Seconds for which a partition is left out after a refusal of its offsets. It would abort all other partitions too."""
 
 
 class TransactionBuilder:
-    """Each committer has one. ``size``: the limit of a transaction."""
+    """Builds the batches of one committer. ``size``: the limit of a transaction."""
 
     def __init__(
         self, outbox: TransactionOutbox, member: GroupContext, sampler: Sampler, size: TransactionSize
@@ -45,11 +45,11 @@ class TransactionBuilder:
         self._sampler = sampler
         self._size = size
         self._loop = asyncio.get_running_loop()
-        self._passed_over: set[Session] = set()  # nothing of them fitted into the last transaction
-        self._short: dict[Session, int] = {}  # whose map did not fit, and in which batch
-        self._left_out: dict[Session, float] = {}  # whose offsets the brokers refuse, and until when
-        self._on_probation: set[Session] = set()  # whose offsets were refused last time
-        self._waits: set[Session] = set()  # that extensions did not let be committed last time
+        self._passed_over: set[Session] = set()  # none of their outputs fitted into the last transaction
+        self._short: dict[Session, int] = {}  # the number of the batch in which the map did not fit
+        self._left_out: dict[Session, float] = {}  # the brokers refused the offsets; left out until this time
+        self._on_probation: set[Session] = set()  # the brokers refused the offsets last time
+        self._waits: set[Session] = set()  # an extension refused the commit last time
         self._left_behind = 0
         self.count = 0
         """Batches so far."""
@@ -57,24 +57,24 @@ class TransactionBuilder:
         """Whether outputs wait that did not fit into the last batch."""
 
     def is_short(self, session: Session, since: int) -> bool:
-        """Whether its map did not fit in a batch after number ``since``."""
+        """Whether the session's map did not fit in a batch after number ``since``."""
         return self._short.get(session, 0) > since
 
     def is_refused(self, session: Session) -> bool:
-        """Whether the brokers refused its offsets within the last seconds."""
+        """Whether the brokers refused the session's offsets within the last seconds."""
         until = self._left_out.get(session)
         if until is not None and self._loop.time() >= until:
             del self._left_out[session]
         return session in self._left_out
 
     def refused(self, session: Session) -> None:
-        """The brokers refuse its offsets. Start no more of its records until they accept them."""
+        """The brokers refuse the session's offsets. No more of its records start until they accept them."""
         self._left_out[session] = self._loop.time() + _LEFT_OUT
         self._on_probation.add(session)
 
     def let_wait(self, session: Session, *, is_waiting: bool) -> None:
-        """An extension does not let it be committed, or does again. Outputs that wait for that take no room from those
-        of the others; where they would fill half of the outbox, no more of its records start."""
+        """An extension refuses the session's commit, or accepts it again. Outputs that wait for it do not count towards
+        the limit of the outbox. If they would fill half of it, no more records of the session start."""
         if not is_waiting:
             self._waits.discard(session)
             return
@@ -85,11 +85,11 @@ class TransactionBuilder:
         return sum([self._waiting.size_of(session) for session in self._waits if not self._is_left_out(session)])
 
     def accepted(self, session: Session) -> None:
-        """The brokers have accepted its offsets."""
+        """The brokers have accepted the session's offsets."""
         self._on_probation.discard(session)
 
     async def take(self) -> TransactionBatch:
-        """Take a slice of each session. Sessions may go meanwhile."""
+        """Take a slice of each session. Sessions may end meanwhile."""
         slices: list[PartitionSlice] = []
         self.count += 1
         self._short = {session: cut for session, cut in self._short.items() if not session.dropped}
@@ -102,19 +102,19 @@ class TransactionBuilder:
         rooms, left = self._rooms(sessions), float(self._size.bytes)
         for session in sessions:
             if not session.may_commit():
-                continue  # went meanwhile
+                continue  # ended meanwhile
             if self._is_left_out(session):
-                # Its records in flight end and wait here for long: start no more, and give its room to the others.
+                # Outputs of records in flight would wait here for long, so no more of them start.
                 self._sampler.hold_back(session)
                 left_behind += self._waiting.size_of(session)
                 continue
             if not (session.dirty or self._waiting.has(session) or self._sampler.is_held_back(session)):
                 continue
             taken = take(session, self._waiting)
-            # An output larger than the room of its session goes alone, in its turn.
+            # An output that is larger than the limit of its session is sent alone, in its turn.
             one = await self._slice(taken, rooms.get(session, inf), 1 if left > 0 else 0)
             if not session.may_commit():
-                continue  # went while its map was written
+                continue  # ended while its map was written
             if session in self._on_probation or (is_much and session in self._waits) or len(taken.lanes) > _MANY_LANES:
                 self._sampler.hold_back(session)
             else:
@@ -128,7 +128,7 @@ class TransactionBuilder:
                 self._passed_over.add(session)
                 continue
             left -= one.size
-            if one.says_nothing:
+            if one.is_empty:
                 self._sampler.acknowledged(one.sample)
             else:
                 slices.append(one)
@@ -138,8 +138,8 @@ class TransactionBuilder:
         return TransactionBatch([one for one in slices if one.sample.session.may_commit()])
 
     def _rooms(self, sessions: Iterable[Session]) -> Mapping[Session, float]:
-        """The bytes for each session if not all waiting outputs fit: equal parts, and what a session does not need goes
-        to the others."""
+        """Returns the bytes for each session if not all waiting outputs fit: equal parts. The others get what a session
+        does not need."""
         left: float = self._size.bytes
         if self._outbox.bytes <= left:
             return {}
@@ -152,7 +152,7 @@ class TransactionBuilder:
         return rooms
 
     def _turn_of(self, sessions: Sequence[Session]) -> Sequence[Session]:
-        """Sort the sessions that did not fit last time to the front."""
+        """Returns the sessions, first those that did not fit last time."""
         first, self._passed_over = self._passed_over, set()
         return sorted(sessions, key=lambda session: session not in first) if first else sessions
 

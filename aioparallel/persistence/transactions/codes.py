@@ -1,6 +1,6 @@
-"""What follows from the broker's answer to each request of a transaction.
+"""The meanings of the brokers' error codes, for each request of a transaction.
 
-Tables, from Kafka's message definitions (KIP-98, KIP-447, KIP-890) and from what Apache Kafka 4.3 was seen to answer.
+From Kafka's message definitions (KIP-98, KIP-447, KIP-890) and from answers of Apache Kafka 4.3.
 """
 
 from __future__ import annotations
@@ -28,19 +28,18 @@ class Ask(enum.Enum):
 
 
 class Meaning(enum.Enum):
-    """What a broker's answer means for the transaction."""
+    """What follows for the transaction."""
 
     DONE = "done"
-    AGAIN = "the same again"
-    ABORT = "abort it, keep its outputs"
-    DOUBT = "nobody knows"
-    """The outcome is unknown and must be checked."""
-    FENCED = "the transactional id is somebody else's"
-    FORGOTTEN = "the cluster does not know the transactional id any more"
-    FORBIDDEN = "it will not be allowed"
-    # Of single partitions, and the transaction is aborted:
+    AGAIN = "repeat the request"
+    ABORT = "abort the transaction, keep its outputs"
+    DOUBT = "the outcome is unknown and must be checked"
+    FENCED = "another producer uses the transactional id"
+    FORGOTTEN = "the cluster no longer knows the transactional id"
+    FORBIDDEN = "refused permanently"
+    # For single partitions; the transaction is aborted:
     TOO_LARGE = "the metadata is too large"
-    NOT_OURS = "the partition is another member's"
+    NOT_OURS = "another member owns the partition"
     REFUSED = "the offset is refused"
 
 
@@ -74,7 +73,7 @@ _END: Final[Mapping[int, Meaning]] = {
 }
 
 _MEANINGS: Final[Mapping[Ask, tuple[Mapping[int, Meaning], Meaning]]] = {
-    # One that waits for its markers, or is being timed out, is answered 51 until that is done.
+    # While the brokers write the markers of the previous transaction, or time it out, they answer 51.
     Ask.INITIALIZE: (
         {
             ErrorCode.NONE: Meaning.DONE,
@@ -87,7 +86,7 @@ _MEANINGS: Final[Mapping[Ask, tuple[Mapping[int, Meaning], Meaning]]] = {
         },
         Meaning.AGAIN,
     ),
-    # What passes for a batch, the producer sends again by itself.
+    # The producer itself sends a batch again after a temporary error.
     Ask.SEND: ({**dict.fromkeys(_LOST, Meaning.DOUBT), **dict.fromkeys(_FORBIDDEN, Meaning.FORBIDDEN)}, Meaning.ABORT),
     Ask.OFFSETS: (
         {
@@ -110,7 +109,7 @@ _MEANINGS: Final[Mapping[Ask, tuple[Mapping[int, Meaning], Meaning]]] = {
         },
         Meaning.ABORT,
     ),
-    # 48 and 120: its time was over, or it was never begun where this coordinator looks.
+    # 48 and 120: the transaction timed out, or it never began on this coordinator.
     Ask.COMMIT: (_END, Meaning.DOUBT),
     Ask.ABORT: (_END, Meaning.DOUBT),
 }

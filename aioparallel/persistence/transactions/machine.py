@@ -1,17 +1,17 @@
-"""The life of transactions, one after the other, as far as it follows from what the brokers answer. No I/O, no clock.
+"""The state machine of transactions, driven by the brokers' answers. No I/O, no clock.
 
 ::
 
-    NEW, DOUBT --InitProducerId--> IDLE --a cut--> SENDING --all acknowledged--> OFFSETS --accepted--> ENDING --> IDLE
-      SENDING, OFFSETS: failed, its time is over, or a session has gone --> ABORTING --> IDLE, the outputs are kept
-      ENDING, ABORTING: no answer, or one that passes --> the same again, before anything else
-      any: its epoch is not taken any more --> DOUBT: InitProducerId with the own id and epoch
-      DOUBT, answered: was EndTxn (commit) ever sent? --> VERIFYING: do the stable offsets say what was to be committed?
-      DOUBT, and the id is somebody else's --> FENCED
+    NEW, DOUBT --InitProducerId--> IDLE --a batch--> SENDING --acknowledged--> OFFSETS --accepted--> ENDING --> IDLE
+      SENDING, OFFSETS: failed, timed out, or a partition is lost --> ABORTING --> IDLE, the outputs are kept
+      ENDING, ABORTING: no answer, or a temporary error --> the same request again
+      any phase: the epoch is refused --> DOUBT: InitProducerId with the current id and epoch
+      DOUBT, answered, if EndTxn (commit) was sent --> VERIFYING: are the stable offsets those of the transaction?
+      DOUBT, and another producer uses the transactional id --> FENCED
 
-Two things may not be done otherwise. **EndTxn is repeated before anything else is asked**: after an InitProducerId its
-repetition is refused though it was committed. And once all offsets were accepted, it is committed and not aborted,
-whatever the group does meanwhile: a successor waits for it.
+Two rules. **EndTxn is repeated before any other request**: after an InitProducerId, a repeated EndTxn is refused even
+if the first one was carried out. And once all offsets are accepted, the transaction is committed and not aborted,
+whatever the group does meanwhile, because the next owner of a partition waits for its end.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Machine", "Outcome", "Phase"]
 PART_OF_TIMEOUT: Final = 0.8
 """The part of the transaction timeout in which its offsets must be accepted. The rest is for ending it."""
 _AFTER: Final = 0.002
-"""Seconds between two transactions. A batch that comes before the markers of the one before are written waits 20 ms in
-the broker (measured); they are, mostly, after 2."""
+"""Seconds between two transactions. A batch that arrives before the markers of the previous transaction are written
+waits 20 ms in the broker (measured). Most markers are written after 2 ms."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 """Seconds before a request is retried. They double each time."""
 _UNEXPECTED_PAUSE: Final = 1.0
@@ -72,8 +72,8 @@ _MAY_ABORT: Final = (Phase.SENDING, Phase.OFFSETS)
 
 
 class Machine:
-    """One producer's transactions. Whoever drives it does what :attr:`ask` says, after :attr:`pause` seconds, and tells
-    the answer by the method for it.
+    """The transactions of one producer. The caller sends the request :attr:`ask` after :attr:`pause` seconds and
+    passes the answer to its method.
 
     ``timeout``: seconds after which the brokers abort a transaction by themselves.
     """
@@ -82,20 +82,20 @@ class Machine:
         self._timeout = timeout
         self.phase = Phase.NEW
         self.epoch: Epoch | None = None
-        """Of the transaction that goes on, or the next one. None: a new one is to be asked for."""
+        """The epoch of the current or the next transaction; None: a new one is requested."""
         self.outcome: Outcome | None = None
-        """The outcome of the last transaction, once it has ended."""
+        """The outcome of the last transaction; None: it has not ended, or its outcome is unknown."""
         self.cause = ""
-        """Why the last one was aborted or is in doubt. There are few kinds, so they can be counted."""
+        """Why the last transaction was aborted or is in doubt. There are few causes, so they can be counted."""
         self.detail = ""
         """Details of the cause."""
         self.trouble = ""
         """Why the current request is retried; empty if it is not."""
         self.forbidden: tuple[Ask, int] | None = None
-        """The request that the cluster refuses for good, and its code. Then there are no more requests."""
+        """The request that the cluster refuses permanently, and its code. No more requests follow."""
         self.pause = 0.0
         self.deadline: float | None = None
-        """When the transaction's time for sending is over, by the clock of :meth:`begin`."""
+        """When the time for sending ends, on the clock of :meth:`begin`."""
         self._commit_was_sent = False
 
     def __repr__(self) -> str:
@@ -103,18 +103,13 @@ class Machine:
 
     @property
     def why(self) -> str:
-        """Cause and detail, for people."""
+        """Cause and detail in one text."""
         return f"{self.cause}: {self.detail}" if self.detail else self.cause
 
     @property
     def ask(self) -> Ask | None:
         """The next request. None: nothing to do before :meth:`begin` or :meth:`restart`."""
         return None if self.forbidden else _ASKS.get(self.phase)
-
-    @property
-    def is_doubtful(self) -> bool:
-        """Whether the outcome of a transaction is unknown at the moment."""
-        return self.phase in (Phase.DOUBT, Phase.VERIFYING)
 
     @property
     def may_abort(self) -> bool:
@@ -136,13 +131,13 @@ class Machine:
         self._go(Phase.NEW)
 
     def abort(self, cause: str, detail: str = "") -> None:
-        """Abort the transaction. Does nothing if its offsets are accepted already: then it is committed."""
+        """Abort the transaction. Does nothing if its offsets are accepted: then it is committed."""
         if self.phase in _MAY_ABORT:
             self.cause, self.detail = cause, detail
             self._go(Phase.ABORTING)
 
     def out_of_time(self, now: float, detail: str = "") -> bool:
-        """Whether it was aborted now because its time is over. ``detail``: what it has waited for."""
+        """Abort the transaction if its time is over. Returns whether it was aborted. ``detail``: what it waited for."""
         if self.phase in _MAY_ABORT and self.deadline is not None and now >= self.deadline:
             self.abort(f"not done within {self._timeout * PART_OF_TIMEOUT:g} s", detail)
             return True
@@ -151,7 +146,7 @@ class Machine:
     # -- answers ----------------------------------------------------------------------------------------
 
     def initialized(self, answer: Epochs) -> None:
-        """To ``Ask.INITIALIZE``."""
+        """The answer to ``Ask.INITIALIZE``."""
         match meaning_of(Ask.INITIALIZE, answer.code):
             case Meaning.DONE:
                 assert answer.epoch is not None
@@ -159,13 +154,13 @@ class Machine:
                 if self._commit_was_sent:
                     self._go(Phase.VERIFYING)
                 else:
-                    # What was open is aborted by that.
+                    # This has aborted an open transaction.
                     self._end(Outcome.ABORTED if self.phase is Phase.DOUBT else None)
             case Meaning.FENCED if self.epoch is not None:
                 self._go(Phase.FENCED)
-                self.outcome = None  # where its commit was under way, nobody knows
+                self.outcome = None  # unknown if a commit was sent
             case Meaning.FORGOTTEN:
-                self.epoch = None  # the next try asks as one who has none
+                self.epoch = None  # the next request is without an epoch
                 self._again(answer.code)
             case Meaning.FORBIDDEN:
                 self._forbid(Ask.INITIALIZE, answer.code)
@@ -173,12 +168,12 @@ class Machine:
                 self._again(answer.code)
 
     def sent(self) -> None:
-        """To ``Ask.SEND``: all outputs are acknowledged, or there were none."""
+        """The answer to ``Ask.SEND``: all outputs are acknowledged, or there were none."""
         if self.phase is Phase.SENDING:
             self._go(Phase.OFFSETS)
 
     def broken(self, code: int) -> None:
-        """A batch was refused with a code that ends the transaction."""
+        """A batch of outputs was refused with a code that ends the transaction."""
         if self.phase is not Phase.SENDING:
             return
         match meaning_of(Ask.SEND, code):
@@ -190,7 +185,7 @@ class Machine:
                 self.abort(f"{Ask.SEND.value}: {name_of(code)}")
 
     def offsets(self, codes: Iterable[int]) -> None:
-        """To ``Ask.OFFSETS``: the codes of all partitions."""
+        """The answer to ``Ask.OFFSETS``: the codes of all partitions."""
         if self.phase is not Phase.OFFSETS:
             return
         by_meaning = {meaning_of(Ask.OFFSETS, code): code for code in codes}
@@ -208,11 +203,11 @@ class Machine:
             self._go(Phase.ENDING)
 
     def asking_to_end(self) -> None:
-        """``Ask.COMMIT`` is about to be sent: from now on it may be committed."""
+        """``Ask.COMMIT`` is about to be sent, so the transaction may be committed from now on."""
         self._commit_was_sent = True
 
     def ended(self, answer: Epochs) -> None:
-        """To ``Ask.COMMIT`` and ``Ask.ABORT``."""
+        """The answer to ``Ask.COMMIT`` or ``Ask.ABORT``."""
         if self.phase not in (Phase.ENDING, Phase.ABORTING):
             return
         ask = _ASKS[self.phase]
@@ -229,7 +224,7 @@ class Machine:
                 self._doubt(ask, answer.code)
 
     def verified(self, is_committed: bool | None) -> None:
-        """To ``Ask.READ``: whether the stable offsets are what was to be committed; None: they are not known yet."""
+        """The answer to ``Ask.READ``: whether the stable offsets are those of the transaction; None: not known yet."""
         if self.phase is not Phase.VERIFYING:
             return
         if is_committed is None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from aioparallel.delivery.outputs import size_of
+from aioparallel.delivery.shrinking import SentLetter
 from aioparallel.group.sessions import Session
 from aioparallel.records.record import Outgoing, Record
 
@@ -26,11 +27,10 @@ class Entry:
 
     ``record`` and ``output`` are the first ones. ``together`` and ``more`` are all of them if there are several, else
     empty. Most entries have one of each, and many entries wait, so this leaves fewer objects to the garbage collector.
-    All records belong to one session. ``size``: bytes of the outputs; 0: computed here. ``is_letter``: the output is
-    the record itself, for a dead letter topic or a retry topic.
+    All records belong to one session. ``size``: bytes of the outputs; 0: computed here.
     """
 
-    __slots__ = ("_more", "_together", "is_letter", "output", "record", "size")
+    __slots__ = ("_more", "_together", "output", "record", "size")
 
     def __init__(
         self,
@@ -40,13 +40,11 @@ class Entry:
         *,
         together: Sequence[AnyRecord] = (),
         more: Sequence[Outgoing] = (),
-        is_letter: bool = False,
     ) -> None:
         self.record = record
         self.output = output
         self._together = together
         self._more = more
-        self.is_letter = is_letter
         self.size = size or sum([size_of(one) for one in self.outputs])
         """Bytes of the outputs."""
 
@@ -63,18 +61,17 @@ class Entry:
         """All outputs of the entry."""
         return self._more or (() if self.output is _NOTHING else (self.output,))
 
+    @property
+    def is_letter(self) -> bool:
+        """Whether the output is the record itself, for a dead letter topic or a retry topic."""
+        return isinstance(self.output, SentLetter)
+
     @classmethod
     def place_of(cls, record: AnyRecord) -> Entry:
-        """Make an entry without outputs. It keeps the record's place among those of its key until it is filled."""
+        """Make an entry without outputs. It keeps the record's place among those of its key, for a dead letter."""
         entry = cls(record, _NOTHING, 1)
         entry.size = 0
         return entry
-
-    def fill(self, outputs: Sequence[Outgoing]) -> int:
-        """Set the dead letter of the record as outputs. Returns their bytes."""
-        self.output, self._more, self.is_letter = outputs[0], outputs if len(outputs) > 1 else (), True
-        self.size = sum([size_of(one) for one in outputs])
-        return self.size
 
     def is_within(self, base: int, highest: int) -> bool:
         """Whether a committed offset ``base`` and a map up to ``highest`` cover all its records."""
@@ -165,14 +162,14 @@ class Waiting:
                 entries.append(place)
         waiting.entries = entries
 
-    def add_letter(self, session: Session, record: AnyRecord, letter: Sequence[Outgoing]) -> None:
+    def add_letter(self, session: Session, record: AnyRecord, letter: Outgoing) -> None:
         """Add a dead letter: in the place that is kept for the record, or at the end."""
         if (place := self._places.pop(record, None)) is None:
-            self.add(session, Entry(record, letter[0], more=letter if len(letter) > 1 else (), is_letter=True))
+            self.add(session, Entry(record, letter))
             return
-        size = place.fill(letter)
-        self._lists[session].bytes += size
-        self.bytes += size
+        place.output, place.size = letter, size_of(letter)
+        self._lists[session].bytes += place.size
+        self.bytes += place.size
 
     def drop_dropped(self) -> None:
         """Forget sessions that have ended. Their records run again on the next owner."""

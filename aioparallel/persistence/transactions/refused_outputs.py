@@ -34,12 +34,12 @@ _OF_OUTPUT: Final = (
     'FailurePolicy(dead_letter="a topic"), or give_up="skip"'
 )
 _REFUSED: Final = {
-    EndState.SUCCEEDED: "what its handler has returned",
-    EndState.DEAD_LETTERED: "it in a retry topic, for its size",
+    EndState.SUCCEEDED: "an output of its handler",
+    EndState.DEAD_LETTERED: "it in a retry topic, because of its size",
 }
 _OF_LETTER: Final = (
-    "It is the record itself, on its way to where the failure policy puts it away: that topic must take whatever the "
-    "source holds (as large, and records without a key or a value), from this user"
+    "It is the record itself, on its way to a dead-letter or retry topic: that topic must accept every record of the "
+    "source (as large, and without a key or a value), from this user"
 )
 
 
@@ -85,13 +85,13 @@ class Refusals:
             return
         self.count += len(entry.records)
         for record in entry.records:
-            self._put_away(session, record, failure, EndState.SUCCEEDED)
+            self._give_up(session, record, failure, EndState.SUCCEEDED)
 
-    def _put_away(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, counted: EndState) -> None:
+    def _give_up(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, counted: EndState) -> None:
         """Apply the failure policy to a record. ``counted``: the end state it is counted as so far."""
         if self._policy.dead_letter is not None and self._dead_letter_sink is not None:
             logger.warning(
-                "%s: the brokers refuse %s, and it becomes a dead letter: %s",
+                "%s: the brokers refuse %s, and it is dead-lettered: %s",
                 record.place,
                 _REFUSED[counted],
                 failure,
@@ -128,19 +128,19 @@ class Refusals:
         letter, dead_letter_sink = entry.output, self._dead_letter_sink
         less = dead_letter_sink.smaller(letter) if dead_letter_sink is not None and failure.too_large else None
         if less is not None:
-            if dead_letter_sink is not None and is_cut(less) and not is_cut(letter):
+            if dead_letter_sink is not None and not is_cut(letter):
                 dead_letter_sink.cut.note(entry.record, less)
-            self._waiting.add_letter(session, entry.record, (less,))
+            self._waiting.add_letter(session, entry.record, less)
         elif failure.too_large and letter.topic in self._policy.retry_topics:
-            self._put_away(session, entry.record, failure, EndState.DEAD_LETTERED)
+            self._give_up(session, entry.record, failure, EndState.DEAD_LETTERED)
         else:
             self._stop(session, entry.record, failure, _OF_LETTER)
 
     def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
         self._waiting.hold(session, for_good=True)
         stopped = RecordStopped(
-            f"{record.place}: the brokers refuse what was to be produced for it: {failure}. Nothing of its partition "
-            f"is committed since the last transaction, so it runs again at the next start. {hint}"
+            f"{record.place}: the brokers refuse an output of it: {failure}. Nothing of its partition is committed "
+            f"since the last transaction, so it runs again at the next start. {hint}"
         )
         stopped.__cause__ = failure
         self._fatal(stopped)

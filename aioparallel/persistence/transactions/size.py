@@ -10,18 +10,16 @@ _FIRST: Final = 8 * 1024 * 1024
 _LEAST: Final = 64 * 1024
 """Bytes of the first transaction, and the smallest limit however slow the brokers are."""
 _FASTER, _CAREFULLY = 4, 1.5
-"""How many times larger the next transaction may be; and near a size that was once too large."""
+"""How many times larger the next transaction may be, and how many times near a size that was too large before."""
 _PART: Final = 0.25
-"""The part of the time for sending that sending should take. The rest is a reserve for slow moments."""
+"""The part of the sending time that a transaction should use. The rest is a reserve for slow moments."""
 
 
 class TransactionSize:
-    """``most``: the most bytes of one transaction. ``seconds``: a transaction that is not sent by then is aborted.
+    """The size limit. ``most``: its maximum in bytes. ``seconds``: a transaction that is not sent by then is aborted.
 
-    The first acknowledgement takes one round trip, whatever the size. The time after that grows with the size.
-
-    Brokers may be slow for good (a quota, a narrow link). A transaction that was too large would be too large again, so
-    the next one is smaller.
+    The first acknowledgement takes one round trip, whatever the size. The time after that grows with the size. Brokers
+    may be slow permanently (a quota, a slow link), so the transaction after one that was too large is smaller.
     """
 
     def __init__(self, most: int, seconds: float) -> None:
@@ -44,7 +42,7 @@ class TransactionSize:
             self.bytes = min(self._most, most, max(self.bytes, fits))
 
     def late(self, size: int, acknowledged: int) -> None:
-        """The time ended when ``acknowledged`` of ``size`` bytes were acknowledged."""
+        """Only ``acknowledged`` of ``size`` bytes were acknowledged in time."""
         self._careful_from = size // 4
         fits = int(acknowledged * _PART)
         self.bytes = max(_LEAST, min(self.bytes, max(fits, size // 8)))

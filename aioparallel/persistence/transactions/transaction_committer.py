@@ -22,16 +22,17 @@ from aioparallel.group.sampling import Sampler
 from aioparallel.group.sessions import COMMITTABLE, Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import TransactionStats
-from aioparallel.persistence.transactions.batch import TransactionBatch, says
+from aioparallel.offsets import decode_offset_map
+from aioparallel.persistence.transactions.batch import TransactionBatch
 from aioparallel.persistence.transactions.builder import TransactionBuilder
 from aioparallel.persistence.transactions.codes import Ask, Meaning, meaning_of, name_of
 from aioparallel.persistence.transactions.machine import PART_OF_TIMEOUT, Machine, Outcome, Phase
 from aioparallel.persistence.transactions.positions import StablePositions
-from aioparallel.persistence.transactions.producer import NO_ANSWER, TransactionalProducer
+from aioparallel.persistence.transactions.producer import NO_ANSWER, Epoch, TransactionalProducer
 from aioparallel.persistence.transactions.refused_outputs import Refusals
 from aioparallel.persistence.transactions.sending_outputs import Sending
 from aioparallel.persistence.transactions.size import TransactionSize
-from aioparallel.persistence.transactions.transaction_counters import AbortReason, TransactionCounters
+from aioparallel.persistence.transactions.transaction_counters import TransactionCounters
 from aioparallel.persistence.transactions.transaction_outbox import TransactionOutbox
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized
@@ -60,7 +61,7 @@ _SLOW: Final = 3.0
 
 
 class TransactionCommitter:
-    """A :class:`~aioparallel.group.committing.PositionCommitter`."""
+    """Runs the transactions of one member. A :class:`~aioparallel.group.committing.PositionCommitter`."""
 
     def __init__(
         self,
@@ -121,7 +122,7 @@ class TransactionCommitter:
         self._early.set()
 
     async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """See :class:`~aioparallel.group.committing.PositionCommitter`. If offsets are not accepted by the deadline,
+        """Begin transactions until these sessions are committed, or the deadline. If offsets are not accepted by then,
         the transaction is aborted when its sessions end; otherwise it is committed."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
         # If more outputs wait than fit and more arrive, no commit ever covers a whole session. Its state now is enough.
@@ -134,7 +135,8 @@ class TransactionCommitter:
         def owes(session: Session, version: tuple[int, int]) -> bool:
             if session in kept or not session.owes(version):
                 return False
-            if session in taken and session.acknowledged is not None and says(session.acknowledged, taken[session]):
+            before, committed = taken.get(session), session.acknowledged
+            if before is not None and committed is not None and decode_offset_map(*committed[:2]).covers(before):
                 kept.add(session)
             return session not in kept
 
@@ -159,8 +161,7 @@ class TransactionCommitter:
         return {**dict.fromkeys(behind, CommitFault.METADATA_TOO_LARGE), **owing}
 
     async def finish(self, sessions: Collection[Session], timeout: float) -> None:
-        """See :class:`~aioparallel.group.committing.PositionCommitter`. It goes on after an abort, because the next
-        transaction is smaller."""
+        """Commit all waiting outputs. Continues after an abort, because the next transaction is smaller."""
         longest = max(timeout, 2 * self._policy.transaction_timeout)
         before = -1
         while self._outbox.bytes and self.commits > before:
@@ -185,7 +186,7 @@ class TransactionCommitter:
                 await self._one()
                 self._ended.wake_all()
         except Exception as error:
-            self._member.fatal(error)  # before those that wait for a commit go on: at the end of a run nobody else does
+            self._member.fatal(error)  # before callers continue: when a run ends, nothing else reports the error
             raise
         finally:
             self._has_ended = True
@@ -277,16 +278,16 @@ class TransactionCommitter:
             return ConfigurationError(
                 "Transactions transaction_timeout",
                 self._policy.transaction_timeout,
-                "is longer than the brokers take: lower it, or raise their transaction.max.timeout.ms (15 minutes by "
+                "is longer than the brokers allow: lower it, or raise their transaction.max.timeout.ms (15 minutes by "
                 "default)",
             )
         if code == ErrorCode.UNSUPPORTED_VERSION:
             return ClientError(
-                f"a broker does not take the {ask.value} that transactions of {self._id!r} need: are all of them "
+                f"a broker does not support the {ask.value} that transactions of {self._id!r} need: are all brokers "
                 "Apache Kafka 4.0 or newer?"
             )
         return NotAuthorized(
-            f"WRITE and DESCRIBE on the transactional id {self._id!r} (id_prefix of Transactions says how it begins; "
+            f"WRITE and DESCRIBE on the transactional id {self._id!r} (it begins with the id_prefix of Transactions; "
             f"{ask.value}: {name_of(code)})"
         )
 
@@ -297,10 +298,9 @@ class TransactionCommitter:
         self._machine.initialized(await self._producer.initialize(self._machine.epoch, timeout, _ONE))
 
     async def _send(self) -> None:
-        machine, epoch = self._machine, self._machine.epoch
-        assert epoch is not None
+        machine = self._machine
         assert machine.deadline is not None
-        self._producer.begin(epoch)
+        self._producer.begin(self._epoch)
         self._sending = sending = Sending(self._producer, keeps_places=self._on_produced is not None)
         began, size = self._loop.time(), self._batch.size
         try:
@@ -349,8 +349,7 @@ class TransactionCommitter:
             self._sending.give_up(self._machine.why)
 
     async def _commit_offsets(self) -> None:
-        machine, epoch = self._machine, self._machine.epoch
-        assert epoch is not None
+        machine, epoch = self._machine, self._epoch
         codes: dict[TopicPartition, int] = {}
         sampled = {one.sample.session.partition: one.sample for one in self._batch.slices.values()}
         for generation, part in requests(sampled.values()):
@@ -366,7 +365,7 @@ class TransactionCommitter:
                 meaning = meaning_of(Ask.OFFSETS, code)
                 if meaning is Meaning.TOO_LARGE:
                     large.append(sampled[partition])
-                self._take_in(sampled[partition], meaning, generation, code)
+                self._apply(sampled[partition], meaning, generation, code)
             if large:
                 self._sampler.too_large(large, len(positions))
             if not self._batch.is_ours:
@@ -376,7 +375,7 @@ class TransactionCommitter:
             return
         machine.offsets(codes.values())
 
-    def _take_in(self, one: Sample, meaning: Meaning, generation: Generation, code: int) -> None:
+    def _apply(self, one: Sample, meaning: Meaning, generation: Generation, code: int) -> None:
         """Apply the answer for one partition."""
         session = one.session
         match meaning:
@@ -391,19 +390,20 @@ class TransactionCommitter:
                 return
         self.failed_commits += 1
 
+    @property
+    def _epoch(self) -> Epoch:
+        assert self._machine.epoch is not None
+        return self._machine.epoch
+
     async def _commit(self) -> None:
-        epoch = self._machine.epoch
-        assert epoch is not None
         self._machine.asking_to_end()
-        self._machine.ended(await self._producer.end(epoch, _ONE, commit=True))
+        self._machine.ended(await self._producer.end(self._epoch, _ONE, commit=True))
 
     async def _abort(self) -> None:
-        epoch = self._machine.epoch
-        assert epoch is not None
-        self._machine.ended(await self._producer.end(epoch, _ONE, commit=False))
+        self._machine.ended(await self._producer.end(self._epoch, _ONE, commit=False))
 
     async def _verify(self) -> None:
-        """Check whether the stable offsets are those of this transaction. Lost partitions tell nothing: the next owner
+        """Check whether the stable offsets are those of this transaction. Lost partitions are left out: the next owner
         may have committed them since, and their outputs are not sent again here."""
         wanted = {session: one for session, one in self._batch.slices.items() if session.may_commit() and one.is_new}
         if not wanted:
@@ -439,12 +439,8 @@ class TransactionCommitter:
                     if not entry.is_letter:
                         tell(self._on_produced, entry.record, output, place)
         elif self._machine.outcome is Outcome.ABORTED:
-            why = (
-                AbortReason(self._machine.cause, self._machine.why)
-                if self._machine.cause
-                else AbortReason("in doubt", "in doubt")
-            )
-            self._counters.was_aborted(self._id, why, now, began=self._began, is_progress=self._took_out)
+            cause, why = self._machine.cause or "in doubt", self._machine.why or "in doubt"
+            self._counters.was_aborted(self._id, cause, why, now, began=self._began, is_progress=self._took_out)
         self._waiting.drop_dropped()
         self._outbox.left()
         self._sent = None
@@ -496,9 +492,9 @@ class TransactionCommitter:
     # -- reports ----------------------------------------------------------------------------------------
 
     def trouble(self) -> Sequence[str]:
-        """See :class:`~aioparallel.group.committing.PositionCommitter`."""
-        told = [problem.message for problem in self.problems()]
-        return told or [f"the last transaction was aborted: {self._counters.why}"] * bool(self._counters.why)
+        """Returns why commits fail."""
+        found = [problem.message for problem in self.problems()]
+        return found or [f"the last transaction was aborted: {self._counters.why}"] * bool(self._counters.why)
 
     def problems(self) -> Sequence[Problem]:
         """Report transactions in doubt, slow transactions and repeated aborts."""
@@ -507,8 +503,8 @@ class TransactionCommitter:
         seconds = self._loop.time() - self._since
         if machine.ask is not None and seconds > _LONG and not machine.may_abort:
             text = f"transactions of {self._id} wait for {machine.ask.value} for {seconds:.0f} s"
-            told = "; ".join(filter(None, (machine.trouble, machine.why)))
-            found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {told}" if told else text))
+            why = "; ".join(filter(None, (machine.trouble, machine.why)))
+            found.append(Problem(ProblemKind.IN_DOUBT, f"{text}: {why}" if why else text))
         if self._sending is not None and seconds > _SLOW and (what := self._producer.waits_for()):
             text = f"transactions of {self._id} wait for outputs for {seconds:.0f} s: {what}"
             found.append(Problem(ProblemKind.OUTPUTS_WAIT, text))

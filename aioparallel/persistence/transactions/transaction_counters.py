@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from aioparallel.observe.health import Problem, ProblemKind
 
-__all__ = ["AbortReason", "TransactionCounters"]
+__all__ = ["TransactionCounters"]
 
 logger = logging.getLogger(__name__)
 
@@ -22,25 +22,18 @@ _REMEMBERED: Final = 100
 """How many durations are kept."""
 
 
-class AbortReason(NamedTuple):
-    """``cause``: one of a few kinds, for statistics. ``text``: for people."""
-
-    cause: str
-    text: str
-
-
 class TransactionCounters:
-    """``now`` is the event loop's time."""
+    """The counters of one member. ``now``: the event loop's time."""
 
     def __init__(self) -> None:
         self.aborts_in_a_row = 0
-        """Since the last commit, or the last abort that took outputs out which the brokers refuse."""
+        """Aborts since the last commit, without those that removed outputs that the brokers refuse."""
         self.aborted: Counter[str] = Counter()
-        """How many aborts each cause had."""
+        """The number of aborts by cause."""
         self.fenced = 0
         self.seconds: deque[float] = deque(maxlen=_REMEMBERED)
         """Durations of the last committed transactions."""
-        self._told = float("-inf")
+        self._logged_at = float("-inf")
         self._since = 0.0
         self.why = ""
         """Why the last transaction was aborted; empty if it was not."""
@@ -52,22 +45,23 @@ class TransactionCounters:
         self.seconds.append(seconds)
 
     def was_aborted(
-        self, transactional_id: str, why: AbortReason, now: float, *, began: float, is_progress: bool
+        self, transactional_id: str, cause: str, why: str, now: float, *, began: float, is_progress: bool
     ) -> None:
-        """Count an abort. ``is_progress``: the next transaction has fewer outputs that the brokers refuse."""
+        """Count an abort. ``cause``: one of a few, for statistics. ``is_progress``: the next transaction has fewer
+        outputs that the brokers refuse."""
         if not self.aborts_in_a_row:
             self._since = began
         self.aborts_in_a_row += not is_progress
-        self.why = why.text
-        self.aborted[why.cause] += 1
-        quiet = now - self._told < _QUIET
+        self.why = why
+        self.aborted[cause] += 1
+        quiet = now - self._logged_at < _QUIET
         if not quiet:
-            self._told = now
+            self._logged_at = now
         logger.log(
             logging.DEBUG if quiet else logging.WARNING,
             "A transaction of %s was aborted, nothing of it is visible: %s",
             transactional_id,
-            why.text,
+            why,
             extra={"action": "transaction_aborted", "transactional_id": transactional_id},
         )
 

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 
 from aioparallel.delivery.outputs import changed_since, outputs_in, size_of
 from aioparallel.delivery.producer import TooLarge
+from aioparallel.delivery.shrinking import SentLetter
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import DeliveryListener, Offered
 from aioparallel.group.sessions import Session
@@ -21,7 +22,7 @@ from aioparallel.persistence.transactions.producer import TransactionalProducer
 from aioparallel.records.errors import ClientError, InvalidOutput, ProduceFailed
 from aioparallel.records.record import Outgoing, Record
 
-__all__ = ["Letters", "TransactionOutbox"]
+__all__ = ["TransactionOutbox"]
 
 AnyRecord = Record[Any, Any]
 
@@ -53,7 +54,7 @@ class TransactionOutbox:
     # -- the engine's side ------------------------------------------------------------------------------
 
     def offer(self, record: AnyRecord, value: object, listener: DeliveryListener) -> Offered | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Add a single output of a known topic at once, if there is capacity."""
         if type(value) is not Outgoing or self._is_full:
             return None
         try:
@@ -72,14 +73,14 @@ class TransactionOutbox:
         return Offered.LEFT
 
     def collect(self, record: AnyRecord, value: object) -> Sequence[Outgoing] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Return the outputs in a value; None if there are none. Raises InvalidOutput."""
         outputs = outputs_in(record, value)
         self._unknown.update(output.topic for output in outputs or () if not self._is_known(output))
         return outputs
 
     def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`. Also waits until unknown topics of outputs are looked
-        up."""
+        """Return None if there is capacity and all topics of outputs are known, else what to await before asking
+        again."""
         if self._unknown:
             if self._looking is None:
                 self._looking = asyncio.get_running_loop().create_task(self._look_up(), name="aioparallel-topics")
@@ -89,36 +90,20 @@ class TransactionOutbox:
     def deliver(
         self, record: AnyRecord, collected: object, listener: DeliveryListener, together: Sequence[AnyRecord] = ()
     ) -> None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
+        """Add the outputs or the dead letter of a record, even without capacity, which completes the record."""
         outputs = cast("Sequence[Outgoing]", collected)
-        if self._take(record, outputs, listener, together=together) and not self._is_full:
-            self._waiters.wake(1)
-
-    def deliver_letter(self, record: AnyRecord, letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
-        """Accept a dead letter, or a record for a retry topic."""
-        self._take(record, letter, listener, is_letter=True)
-
-    def _take(
-        self,
-        record: AnyRecord,
-        outputs: Sequence[Outgoing],
-        listener: DeliveryListener,
-        *,
-        together: Sequence[AnyRecord] = (),
-        is_letter: bool = False,
-    ) -> bool:
-        """Accept the outputs, which completes the record, or report a failure. Returns whether they are accepted."""
         if (failure := self._failure(record, outputs)) is not None:
             listener.undelivered(record, failure)
-            return False
-        if is_letter:
-            self.waiting.add_letter(cast("Session", record._source), record, outputs)
+            return
+        if isinstance(outputs[0], SentLetter):  # a dead letter, or the record for a retry topic
+            self.waiting.add_letter(cast("Session", record._source), record, outputs[0])
             self._look_at_bytes()
         else:
             more = outputs if len(outputs) > 1 else ()
             self._add(record, Entry(record, outputs[0], together=together, more=more))
         listener.delivered((record,))
-        return True
+        if not self._is_full:
+            self._waiters.wake(1)
 
     def _add(self, record: AnyRecord, entry: Entry) -> None:
         self.waiting.add(cast("Session", record._source), entry)
@@ -225,18 +210,3 @@ class TransactionOutbox:
                 self._partitions[topic] = max(numbers) + 1
             else:
                 self._partitions.pop(topic, None)
-
-
-class Letters:
-    """Puts dead letters and records for retry topics into the next transaction."""
-
-    def __init__(self, outbox: TransactionOutbox) -> None:
-        self._outbox = outbox
-
-    def room(self) -> Awaitable[None] | None:
-        """See :class:`~aioparallel.engine.sinks.OutputSink`."""
-        return self._outbox.room()
-
-    def deliver(self, record: AnyRecord, letter: Sequence[Outgoing], listener: DeliveryListener) -> None:
-        """Add the dead letter of this record."""
-        self._outbox.deliver_letter(record, letter, listener)

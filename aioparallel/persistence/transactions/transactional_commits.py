@@ -21,7 +21,7 @@ from aioparallel.persistence.transactions.positions import StablePositions
 from aioparallel.persistence.transactions.producer import TransactionalProducer
 from aioparallel.persistence.transactions.refused_outputs import Refusals
 from aioparallel.persistence.transactions.transaction_committer import TransactionCommitter
-from aioparallel.persistence.transactions.transaction_outbox import Letters, TransactionOutbox
+from aioparallel.persistence.transactions.transaction_outbox import TransactionOutbox
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 
@@ -49,7 +49,7 @@ class TransactionalCommits(Extension):
         """Find the producer."""
         if not is_transactional(consumer.producer):
             raise ConfigurationError(
-                "commits", self._policy, "needs a producer beside a client of your own that can write in transactions"
+                "commits", self._policy, "needs a producer that can write in transactions, if the client is your own"
             )
         self._consumer = consumer
         self._producer = cast("TransactionalProducer", consumer.producer)
@@ -83,7 +83,7 @@ class TransactionalCommits(Extension):
 
     def output_sinks(self) -> tuple[OutputSink, LetterBox]:
         """Outputs wait for the next transaction."""
-        return self._outbox, Letters(self._outbox)
+        return self._outbox, self._outbox
 
     def dead_letter_sink(self, sink: DeadLetterSink | None) -> DeadLetterSink | None:
         """Records whose outputs are refused go there, too."""

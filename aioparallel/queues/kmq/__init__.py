@@ -6,14 +6,12 @@
     open_markers.py   the started and unended records of one partition, and their deadlines   pure
     marker_times.py   when markers were written, independent of their writers' clocks         pure
     topics.py         the topics of the queue, its markers and its dead letters
-    leases.py         the leased records of a consumer
+    leases.py         the leased records of a consumer, and how their leases are renewed
     end_markers.py    writes end markers
-    renewing.py       renews the leases of records that wait for their handlers
-    marking.py        writes start markers before records run
-    leasing.py        the extension of the consumer
+    leasing.py        the extension of the consumer: writes start markers before records run
     consumer.py       KmqConsumer
     redelivery.py     reads records again, and redelivers or dead-letters them
-    tracking.py       reads markers, and finds what is due
+    tracking.py       the extension of the tracker: reads markers, and finds what is due
     tracker.py        RedeliveryTracker
 """
 

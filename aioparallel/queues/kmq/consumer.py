@@ -25,11 +25,11 @@ __all__ = ["KmqConsumer"]
 
 # Options that a queue refuses, and why.
 _REFUSED: Mapping[str, str] = {
-    "order_by": "has no meaning in a queue: what is delivered again comes behind what was sent after it",
-    "failures": "is not the queue's way: give retry= for tries within the lease, and dead_letter=",
-    "state": "cannot stand in a queue, which knows no order of keys",
-    "deduplicate": "cannot stand in a queue, whose records have no source",
-    "when_map_is_full": "has no meaning in a queue, which writes no offset maps worth the name",
+    "order_by": "does not apply to a queue: redelivered records come after newer ones",
+    "failures": "does not apply to a queue: set retry= for attempts within the lease, and dead_letter=",
+    "state": "does not work with a queue, which does not keep the order of keys",
+    "deduplicate": "does not work with a queue, whose records do not name a source",
+    "when_map_is_full": "does not apply to a queue, whose offset maps stay nearly empty",
 }
 
 
@@ -104,14 +104,14 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
             raise ConfigurationError(
                 "ordering",
                 ordering,
-                "cannot be kept in a queue: what is delivered again comes behind what was sent after it, and to "
-                "anybody; leave it out, or use ParallelConsumer",
+                "does not apply to a queue: redelivered records come after newer ones, and to any consumer; leave it "
+                "out, or use ParallelConsumer",
             )
         if options.get("commits") is not None:
             raise ConfigurationError(
                 "commits",
                 options["commits"],
-                "cannot be told of a queue: its records are delivered again by their markers, at least once",
+                "does not apply to a queue: its records are redelivered by their markers, at least once",
             )
         check_choice("tracker", tracker, (None, True, False))
         check_count("max_redeliveries", max_redeliveries, 0)
@@ -122,8 +122,8 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
             raise ConfigurationError(
                 "tracker",
                 tracker,
-                "cannot run beside a client of your own, which is a member of one group: run a RedeliveryTracker with "
-                "another one",
+                "cannot run with a client of your own, which is a member of one group: run a RedeliveryTracker with "
+                "another client",
             )
         self._queue = QueueTopics(topic, marker_topic, dead_letter)
         self._too_large: TooLargeLetters = dead_letter_too_large
@@ -201,13 +201,13 @@ def _check_lease_option(lease: Any, retry: Any, handler_timeout: float | None) -
             raise ConfigurationError(
                 "retry",
                 retry,
-                f"must fit the lease of {lease:g} s: give it max_attempts, or a max_elapsed below that. What is not "
-                "handled by then is delivered again anyway",
+                f"must fit the lease of {lease:g} s: set max_attempts, or a max_elapsed below the lease. A record that "
+                "is not handled by then is redelivered anyway",
             )
         return
     waits = [retry.delay(Exception(), attempt, 0) or 0.0 for attempt in range(1, attempts)] if attempts < 1_000 else []
     needed = sum(waits) + attempts * (handler_timeout or 0)
     if attempts >= 1_000 or needed >= lease:
         raise ConfigurationError(
-            "retry", retry, f"has tries that take {needed:g} s or more, and the lease is {lease:g} s: make them fit"
+            "retry", retry, f"has attempts that take {needed:g} s or more, and the lease is {lease:g} s: make them fit"
         )

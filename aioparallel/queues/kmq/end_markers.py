@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 
-from aioparallel.delivery.producer import PendingOutput, Producer
+from aioparallel.delivery.producer import Producer, SentOutput
 from aioparallel.queues.kmq.markers import END, output_of
 from aioparallel.records.errors import ProduceFailed
-from aioparallel.records.record import Outgoing, Produced, TopicPartition
+from aioparallel.records.record import Produced, TopicPartition
 
 __all__ = ["EndMarkers"]
 
@@ -27,13 +27,24 @@ class EndMarkers:
 
     def write(self, partition: int, offset: int) -> None:
         """Write the end marker of a record."""
-        self._producer.send_one(_EndMarker(output_of(self._topic, partition, offset, END), self))
+        self._producer.send_one(SentOutput(output_of(self._topic, partition, offset, END), self._ended))
 
-    def is_late(self, place: TopicPartition, offset: int, seconds: float) -> None:
-        """Report that a record ended this many seconds after its lease.
+    def _ended(self, result: Produced | ProduceFailed) -> None:
+        if not isinstance(result, ProduceFailed):
+            return
+        self.lost += 1
+        if self.lost in (1, 10) or self.lost % 1_000 == 0:
+            logger.error(
+                "%d end markers could not be written, so their records will be redelivered: %s",
+                self.lost,
+                result,
+                extra={"action": "end_marker_lost"},
+            )
 
-        Only this log line explains why records of successful handlers are redelivered, and dead-lettered in the end. It
-        is rate-limited.
+    def note_late(self, place: TopicPartition, offset: int, seconds: float) -> None:
+        """Count and log a record that ended this many seconds after its lease.
+
+        No other log line explains why records of successful handlers are redelivered, and dead-lettered in the end.
         """
         self.late += 1
         if self.late in (1, 10) or self.late % 1_000 == 0:
@@ -50,26 +61,4 @@ class EndMarkers:
                     "partition": place.partition,
                     "offset": offset,
                 },
-            )
-
-
-class _EndMarker(PendingOutput):
-    __slots__ = ("_of",)
-
-    def __init__(self, output: Outgoing, of: EndMarkers) -> None:
-        super().__init__(output)
-        self._of = of
-
-    def placed(self, place: Produced) -> None:
-        """Nothing waits for it."""
-
-    def failed(self, failure: ProduceFailed) -> None:
-        """Log the loss, rate-limited."""
-        self._of.lost += 1
-        if self._of.lost in (1, 10) or self._of.lost % 1_000 == 0:
-            logger.error(
-                "%d end markers could not be written, so their records will be redelivered: %s",
-                self._of.lost,
-                failure,
-                extra={"action": "end_marker_lost"},
             )

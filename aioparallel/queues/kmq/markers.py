@@ -45,20 +45,20 @@ key_of = _KEY.pack
 
 
 class Marker(NamedTuple):
-    """What a marker says of the record at ``offset`` of ``partition``."""
+    """A marker of the record at ``offset`` of ``partition``."""
 
     partition: int
     offset: int
     lease: int | None
-    """Milliseconds from its timestamp for which the record is leased; None: an end marker."""
+    """Milliseconds of the lease from the marker's timestamp; None: an end marker."""
 
 
 _new = Outgoing.__new__
 
 
 def output_of(topic: str, partition: int, offset: int, value: bytes) -> Outgoing:
-    """A marker to be produced. Two for each record, so without looking at what is made here whether it is right: that
-    would take a third of the time of both."""
+    """Returns a marker to produce. It is not validated: that would take a third of the time of a record's two
+    markers."""
     output = _new(Outgoing)
     output.topic = topic
     output.value = value
@@ -70,12 +70,12 @@ def output_of(topic: str, partition: int, offset: int, value: bytes) -> Outgoing
 
 
 def start_of(lease: int) -> bytes:
-    """The value of a start marker, from milliseconds."""
+    """Returns the value of a start marker. ``lease``: milliseconds."""
     return _START.pack(_STARTS, lease)
 
 
 def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
-    """None for what is no marker. What begins with another byte than 1 is an end, as KMQ reads it."""
+    """Returns None if it is not a marker. Any first byte other than 1 means an end marker, as in KMQ."""
     if key is None or not value or len(key) != _KEY.size:
         return None
     partition, offset = _KEY.unpack(key)
@@ -87,8 +87,7 @@ def read_marker(key: bytes | None, value: bytes | None) -> Marker | None:
 
 
 def redeliveries(record: Record[Any, Any]) -> int:
-    """How often this record was delivered before, as its header says; 0 for a first delivery, and where it says less
-    than that."""
+    """How often this record was delivered before, from its header; 0 for a first delivery, or a negative count."""
     for name, value in record.headers:
         if name == COUNT_HEADER and value is not None and len(value) in (1, 4):
             return max(0, int.from_bytes(value, "big", signed=True))
@@ -96,7 +95,7 @@ def redeliveries(record: Record[Any, Any]) -> int:
 
 
 def with_count(headers: Headers, count: int | None) -> list[tuple[str, bytes | None]]:
-    """These headers with this count in place of the one they have; None: without any."""
+    """Returns these headers with this count, or with none, in place of their own."""
     kept = [header for header in headers if header[0] != COUNT_HEADER]
     if count is not None:
         kept.append((COUNT_HEADER, count.to_bytes(1 if count <= _LARGEST_BYTE else 4, "big", signed=True)))

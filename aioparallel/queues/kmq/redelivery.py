@@ -11,10 +11,9 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from aioparallel.config.policies import TooLargeLetters
-from aioparallel.delivery.cut_letters import CutLetters
 from aioparallel.delivery.letters import Letter, write_letter
-from aioparallel.delivery.producer import PendingOutput, Producer
-from aioparallel.delivery.shrinking import SentLetter, is_cut, smaller
+from aioparallel.delivery.producer import Producer, SentOutput
+from aioparallel.delivery.shrinking import CutLetters, SentLetter, smaller
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.group.unreadable import read_past
 from aioparallel.observe.health import Problem, ProblemKind
@@ -28,22 +27,22 @@ __all__ = ["NotSent", "Redeliverer", "spans_of"]
 
 logger = logging.getLogger(__name__)
 
-# A gap between two wanted records is read, and not skipped by a seek, up to this many records.
 _GAP: Final = 500
-# Concurrent readers of all partitions: each has its own connections.
+"""A gap of up to this many records between two wanted ones is read, and not skipped by a seek."""
 _READERS: Final = 8
-# Seconds without progress after which a read ends: the other due records of the partition wait for it.
+"""Concurrent readers of all partitions: each has its own connections."""
 _STALLED: Final = 10.0
-# Bytes that one redelivery reads: the rest waits for the next one.
+"""Seconds without progress after which a read ends: the other due records of the partition wait for it."""
 _BYTES: Final = 32 * 1024 * 1024
-# This text is stored in dead letters.
+"""Bytes that one redelivery reads: the rest waits for the next one."""
 _NOT_ENDED: Final = "nobody has said in time that it was handled"
-# Unacknowledged dead letters, at most.
+"""Stored in dead letters."""
 _LETTERS: Final = 10_000
-# Seconds for which a refusal is reported: each record is tried once a minute.
+"""Unacknowledged dead letters, at most."""
 _REFUSED: Final = 90.0
-# Refusals that are reported one by one.
+"""Seconds for which a refusal is reported: each record is tried once a minute."""
 _REPORTED: Final = 10
+"""Refusals that are reported one by one."""
 
 
 class NotSent(NamedTuple):
@@ -55,44 +54,24 @@ class NotSent(NamedTuple):
     """Offsets that could not be read."""
 
 
-class _Sending:
-    """The unacknowledged copies of one redelivery. ``done`` is set when there is none."""
+class _Outstanding(set[Any]):
+    """Unacknowledged records. ``none`` is set when there are none."""
 
     def __init__(self) -> None:
-        self.left = 0
-        self.failed: dict[int, ProduceFailed] = {}  # by offset
-        self.done = asyncio.Event()
-        self.done.set()
+        super().__init__()
+        self.none = asyncio.Event()
+        self.none.set()
 
-    def begin(self) -> None:
-        """Count a copy."""
-        self.left += 1
-        self.done.clear()
+    def begin(self, key: object) -> None:
+        """Add one."""
+        self.add(key)
+        self.none.clear()
 
-    def ended(self, offset: int, failure: ProduceFailed | None) -> None:
-        """Count an acknowledged or failed copy."""
-        if failure is not None:
-            self.failed[offset] = failure
-        self.left -= 1
-        if not self.left:
-            self.done.set()
-
-
-class _Copy(PendingOutput):
-    __slots__ = ("_ended", "_offset")
-
-    def __init__(self, output: Outgoing, offset: int, ended: Callable[[int, ProduceFailed | None], None]) -> None:
-        super().__init__(output)
-        self._offset = offset
-        self._ended = ended
-
-    def placed(self, place: Produced) -> None:
-        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        self._ended(self._offset, None)
-
-    def failed(self, failure: ProduceFailed) -> None:
-        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        self._ended(self._offset, failure)
+    def end(self, key: object) -> None:
+        """Remove one."""
+        self.discard(key)
+        if not self:
+            self.none.set()
 
 
 class Redeliverer:
@@ -129,9 +108,8 @@ class Redeliverer:
         self.dead_lettered = 0
         self.gone = 0
         """Records that the queue no longer holds."""
-        self._away: set[tuple[int, int]] = set()  # partition and offset of unacknowledged dead letters
-        self.none_away = asyncio.Event()
-        self.none_away.set()
+        self._away = _Outstanding()  # partition and offset of unacknowledged dead letters
+        self.none_away = self._away.none
 
     async def redeliver(
         self,
@@ -145,7 +123,7 @@ class Redeliverer:
         End markers follow the acknowledgements of the copies. ``settled(offset)`` is called for each record that needs
         only its end marker. This waits for copies, and not for dead letters, whose partitions may have no leader.
         """
-        sending, found = _Sending(), set[int]()
+        sending, failed, found = _Outstanding(), dict[int, ProduceFailed](), set[int]()
         place = TopicPartition(self._topics.queue, partition)
         full = len(self._away) >= _LETTERS
         wanted = {offset for offset in offsets if (partition, offset) not in self._away}
@@ -163,9 +141,9 @@ class Redeliverer:
                         continue
                     left -= record._size
                     if redeliveries(record) < self._most:
-                        sending.begin()
-                        copied = partial(self._copied, record, settled, sending)
-                        self._producer.send_one(_Copy(self._copy(record), record.offset, copied))
+                        sending.begin(record.offset)
+                        copied = partial(self._copied, record, settled, sending, failed)
+                        self._producer.send_one(SentOutput(self._copy(record), copied))
                     elif full:
                         later.append(record.offset)
                     else:
@@ -183,43 +161,46 @@ class Redeliverer:
                 extra={"action": "redelivery_unread"},
             )
         finally:
-            await sending.done.wait()  # the producer's delivery timeout limits this
+            await sending.none.wait()  # the producer's delivery timeout limits this
         for offset in sorted(wanted.difference(found, later, unread)):
             if is_wanted(offset):
                 settled(offset)
                 self._is_gone(place, offset)
-        return NotSent([*later, *self._not_sent(place, sending.failed)], unread)
+        return NotSent([*later, *self._not_sent(place, failed)], unread)
 
     def _copied(
         self,
         record: Record[Any, Any],
         settled: Callable[[int], None],
-        sending: _Sending,
-        offset: int,
-        failure: ProduceFailed | None,
+        sending: _Outstanding,
+        failed: dict[int, ProduceFailed],
+        result: Produced | ProduceFailed,
     ) -> None:
         """The copy is stored in the queue, or has failed."""
-        if failure is None:
-            self._refusals.pop((record.partition, offset), None)
+        if not isinstance(result, ProduceFailed):
             self.redelivered += 1
-            settled(offset)
-            self.ends.write(record.partition, offset)
-        elif failure.too_large and self._too_large != "hold":
-            self._dead_letter(record, settled, f"the queue does not take it again: {failure.reason}")
-            failure = None
-        sending.ended(offset, failure)
+            self._is_settled(record, settled)
+        elif result.too_large and self._too_large != "hold":
+            self._dead_letter(record, settled, f"the queue does not take it again: {result.reason}")
+        else:
+            failed[record.offset] = result
+        sending.end(record.offset)
+
+    def _is_settled(self, record: Record[Any, Any], settled: Callable[[int], None]) -> None:
+        """The record is stored elsewhere, and needs only its end marker."""
+        self._refusals.pop((record.partition, record.offset), None)
+        settled(record.offset)
+        self.ends.write(record.partition, record.offset)
 
     async def _read(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Record[Any, Any], None]:
         """Yield these records, and those in small gaps between them."""
         if not offsets:
             return
-        async with self._readers, aclosing(self._reading(place, offsets)) as reading:
-            while (fetched := await _next(reading)) is not None:
+        reads = read_past(self._client, {place: spans_of(offsets)}, self._skip)
+        async with self._readers, aclosing(reads):
+            while (fetched := await _next(reads)) is not None:
                 for record in fetched.records:
                     yield record
-
-    def _reading(self, place: TopicPartition, offsets: Sequence[int]) -> AsyncGenerator[Fetched, None]:
-        return read_past(self._client, {place: spans_of(offsets)}, self._skip)
 
     def _not_sent(self, place: TopicPartition, failed: Mapping[int, ProduceFailed]) -> list[int]:
         """Returns the offsets to try again soon. Refused records are not among them."""
@@ -255,43 +236,32 @@ class Redeliverer:
             place,
             offset,
             failure,
-            extra={
-                "action": "redelivery_refused",
-                "topic": place.topic,
-                "partition": place.partition,
-                "offset": offset,
-            },
+            extra={"action": "redelivery_refused", **_fields(place, offset)},
         )
 
     def _dead_letter(self, record: Record[Any, Any], settled: Callable[[int], None], why: str) -> None:
         """Dead-letter a record. If that fails, its marker stays open, and it is due again."""
         place, offset = record.topic_partition, record.offset
-        self._away.add((place.partition, offset))
-        self.none_away.clear()
-
+        self._away.begin((place.partition, offset))
         letter = self._letter(record, why)
 
-        def ended(offset: int, failure: ProduceFailed | None) -> None:
+        def ended(result: Produced | ProduceFailed) -> None:
             nonlocal letter
+            failure = result if isinstance(result, ProduceFailed) else None
             if failure is not None and failure.too_large and (less := smaller(letter, self._too_large)) is not None:
                 letter = less
-                self._producer.send_one(_Copy(letter, offset, ended))
+                self._producer.send_one(SentOutput(letter, ended))
                 return
-            if failure is None and is_cut(letter):
-                self.cut.note(record, letter)
-            self._away.discard((place.partition, offset))
-            if not self._away:
-                self.none_away.set()
+            self._away.end((place.partition, offset))
             if failure is not None:
                 self._refused(place, offset, failure)
                 return
-            self._refusals.pop((place.partition, offset), None)
+            self.cut.note(record, letter)
             self.dead_lettered += 1
-            settled(offset)
-            self.ends.write(place.partition, offset)
+            self._is_settled(record, settled)
             self._log_dead_letters(place)
 
-        self._producer.send_one(_Copy(letter, offset, ended))
+        self._producer.send_one(SentOutput(letter, ended))
 
     def _log_dead_letters(self, place: TopicPartition) -> None:
         if self.dead_lettered in (1, 10) or self.dead_lettered % 100 == 0:
@@ -324,9 +294,13 @@ class Redeliverer:
             "compaction, or an aborted transaction)",
             place,
             offset,
-            extra={"action": "record_gone", "topic": place.topic, "partition": place.partition, "offset": offset},
+            extra={"action": "record_gone", **_fields(place, offset)},
         )
         self.ends.write(place.partition, offset)
+
+
+def _fields(place: TopicPartition, offset: int) -> dict[str, object]:
+    return {"topic": place.topic, "partition": place.partition, "offset": offset}
 
 
 async def _next(reading: AsyncGenerator[Fetched, None]) -> Fetched | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections import Counter
+from collections.abc import Iterable
 
+from aioparallel.config.extension import ConsumerContext
 from aioparallel.config.options import checked_text
 from aioparallel.records.errors import ConfigurationError, TopicNotFound
 from aioparallel.records.record import TopicPartition
@@ -24,13 +26,14 @@ class QueueTopics:
             if self.names.count(name) > 1:
                 raise ConfigurationError(option, name, "must be a topic of its own")
 
-    def check(self, found: Collection[TopicPartition], servers: str) -> None:
-        """Raises TopicNotFound and ConfigurationError."""
-        counts = {name: sum(one.topic == name for one in found) for name in (self.queue, self.markers)}
-        missing = {name for name, count in counts.items() if not count}
-        if not any(one.topic == self.dead_letter for one in found):
-            missing.add(self.dead_letter)
-        if missing:
+    async def look_up(self, consumer: ConsumerContext, timeout: float) -> None:
+        """Look the topics up, and check them."""
+        self.check(await consumer.client.partitions(self.names, timeout), consumer.servers)
+
+    def check(self, found: Iterable[TopicPartition], servers: str) -> None:
+        """Check that the topics exist and fit each other. Raises TopicNotFound and ConfigurationError."""
+        counts = Counter(one.topic for one in found)
+        if missing := {name for name in self.names if not counts[name]}:
             raise TopicNotFound(missing, servers)
         # The marker topic may have more: its partitions are added before those of the queue.
         if counts[self.markers] < counts[self.queue]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.handling import Ordering, check_time
 from aioparallel.config.option_docs import takes_options
 from aioparallel.config.options import Options
@@ -15,20 +13,17 @@ from aioparallel.config.policies import Producing, TooLargeLetters, check_too_la
 from aioparallel.config.security import Security
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.delivery.producer import Producer
-from aioparallel.engine.run.processor import Processor
-from aioparallel.event_loop.waiting import why_ended
 from aioparallel.group.client import Client
-from aioparallel.observe.health import Health, Problem, ProblemKind
-from aioparallel.queues.kmq.redelivery import Redeliverer
+from aioparallel.observe.health import Health, ProblemKind
 from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracking import Tracking
 from aioparallel.records.errors import ConfigurationError
-from aioparallel.records.record import Record, TopicPartition
+from aioparallel.records.record import Record
 
 __all__ = ["RedeliveryTracker", "TrackedPartition", "TrackerStats"]
 
-# Markers in one fetch, at most: processing them takes a few hundredths of a second.
 _AT_ONCE = 5_000
+"""Markers in one fetch, at most: processing them takes a few hundredths of a second."""
 
 
 class TrackedPartition(NamedTuple):
@@ -60,71 +55,6 @@ class TrackerStats(NamedTuple):
     """The partitions of this tracker."""
     cut_letters: int = 0
     """Dead letters that lack a part of their record, because it is too large for their topic."""
-
-
-class _Redelivering(Extension):
-    """Reads markers; no handler runs."""
-
-    redeliverer: Redeliverer
-    tracking: Tracking | None = None
-
-    def __init__(
-        self, topics: QueueTopics, max_redeliveries: int, use_now_after: float, too_large: TooLargeLetters
-    ) -> None:
-        self._topics = topics
-        self._max_redeliveries = max_redeliveries
-        self._use_now_after = use_now_after
-        self._too_large: TooLargeLetters = too_large
-        self._watching: asyncio.Task[None] | None = None
-        self.arrival_topics = (topics.markers,)
-
-    def attach(self, consumer: ConsumerContext) -> None:
-        """Create the redeliverer."""
-        if consumer.producer is None:
-            raise ConfigurationError("producer", None, "is needed beside a client of your own: copies are produced")
-        self._consumer = consumer
-        self.redeliverer = Redeliverer(
-            consumer.client,
-            consumer.producer,
-            self._topics,
-            consumer.group_id,
-            self._max_redeliveries,
-            self._too_large,
-            consumer.options.skip_unreadable,
-        )
-
-    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
-        """Check the topics of the queue. Raises TopicNotFound, ConfigurationError."""
-        self._topics.check(await self._consumer.client.partitions(self._topics.names, timeout), self._consumer.servers)
-
-    def admission(self, processor: Processor) -> Tracking:
-        """Returns the tracking: a marker is complete when its record has ended."""
-        self.tracking = Tracking(
-            processor, self._consumer.fail, self._consumer.client, self.redeliverer, self._use_now_after
-        )
-        return self.tracking
-
-    async def start(self) -> None:
-        """Start to look for leases that have ended."""
-        assert self.tracking is not None
-        self._watching = asyncio.create_task(self.tracking.watch(), name="aioparallel-redelivery")
-        self._watching.add_done_callback(self._watch_ended)
-
-    async def stop(self) -> None:
-        """Stop looking for leases that have ended."""
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait([self._watching])
-
-    def _watch_ended(self, task: asyncio.Task[None]) -> None:
-        """End the run: without this task nothing is redelivered."""
-        error = why_ended(task, is_wanted=self._consumer.is_running())
-        if error is not None:
-            self._consumer.fail(error)
-
-    def problems(self) -> Iterable[Problem]:
-        """Returns the problems of the redeliverer."""
-        return self.redeliverer.problems() if self._consumer.is_running() else ()
 
 
 @takes_options(Options)
@@ -194,13 +124,13 @@ class RedeliveryTracker:
         check_too_large("dead_letter_too_large", dead_letter_too_large)
         self.topics = QueueTopics(topic, marker_topic, dead_letter)
         """The topics of the queue."""
-        self._redelivering = _Redelivering(self.topics, max_redeliveries, use_now_after, dead_letter_too_large)
+        self._tracking = Tracking(self.topics, max_redeliveries, use_now_after, dead_letter_too_large)
         self._markers = ParallelConsumer[bytes, bytes](
             self.topics.markers,
             group_id=group_id,
             ordering=Ordering.UNORDERED,
             max_buffered=_AT_ONCE,
-            extensions=(self._redelivering,),
+            extensions=(self._tracking,),
             bootstrap_servers=bootstrap_servers,
             security=security,
             client_options={} if client_options is None else client_options,
@@ -240,8 +170,7 @@ class RedeliveryTracker:
     def stats(self) -> TrackerStats:
         """Returns the current statistics. Raises ConsumerStateError before the run."""
         stats = self._markers.stats()
-        tracking, redeliverer = self._redelivering.tracking, self._redelivering.redeliverer
-        assert tracking is not None
+        tracking, redeliverer = self._tracking, self._tracking.redeliverer
         held = {session.partition.partition: len(one.open) for session, one in tracking.tracked.items()}
         partitions = tuple(
             TrackedPartition(one.partition, held.get(one.partition, 0), one.lag) for one in stats.partitions

@@ -1,4 +1,4 @@
-"""The markers of each assigned partition.
+"""The extension of a tracker: reads the markers of each partition, and finds the records that are due.
 
 Open markers are incomplete, so the committed offset is that of the first open marker. A restart reads no more than it
 must.
@@ -9,36 +9,40 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.config.policies import TooLargeLetters
 from aioparallel.engine.run.processor import Processor
 from aioparallel.event_loop.steady_clock import steady_time
-from aioparallel.group.client import Client
 from aioparallel.group.sessions import Session, SessionState
+from aioparallel.observe.health import Problem
 from aioparallel.queues.kmq.marker_times import MarkerTimes
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.queues.kmq.open_markers import OpenMarkers
 from aioparallel.queues.kmq.redelivery import NotSent, Redeliverer
-from aioparallel.records.record import Record
+from aioparallel.queues.kmq.topics import QueueTopics
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["Tracked", "Tracking"]
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two checks for records that are due.
-_LOOK: Final = 0.2
-# Seconds until a failed redelivery is tried again. Doubled with each try if the record cannot be read.
+_CHECK_INTERVAL: Final = 0.2
+"""Seconds between two checks for records that are due."""
 _AGAIN: Final = 2.0
-# Seconds until an end marker counts as lost and is written again, and until a record is due again that the brokers
-# refuse, or that is being dead-lettered.
+"""Seconds until a failed redelivery is tried again. Doubled with each try if the record cannot be read."""
 _LOST: Final = 60.0
-# If the end of a marker partition is older than this many seconds, it may have unread markers.
+"""Seconds until an end marker counts as lost and is written again, and until a record is due again that the brokers
+refuse, or that is being dead-lettered."""
 _UNTOLD: Final = 2.0
-# Seconds for running redeliveries at the end, and for dead letters when partitions are released.
+"""If the end of a marker partition is older than this many seconds, it may have unread markers."""
 _CLOSING: Final = 2.0
-# Records of one partition in one redelivery.
+"""Seconds for running redeliveries at the end, and for dead letters when partitions are released."""
 _AT_ONCE: Final = 1_000
+"""Records of one partition in one redelivery."""
 
 
 class Tracked:
@@ -58,41 +62,62 @@ class Tracked:
         self.settled: dict[int, int] = {}
         """The start markers of records that need only an end marker, by offset, until that one is read."""
 
-    def now(self, loop_now: float, clock: int, use_now_after: float, has_all: bool) -> int:
-        """Returns the time at which leases are compared, in milliseconds.
 
-        It is the time of the last marker, because markers may be read late. Once all are read, and none arrived for
-        ``use_now_after`` seconds, it is the clock's.
-        """
-        return self.times.latest if loop_now - self.read_at < use_now_after or not has_all else clock
+class Tracking(Extension):
+    """Tracks markers; no handler runs. An :class:`~aioparallel.group.admission.Admission`: a marker is complete when
+    its record has ended."""
 
-
-class Tracking:
-    """An :class:`~aioparallel.group.admission.Admission` that runs nothing. Made within the running loop."""
+    redeliverer: Redeliverer
+    _consumer: ConsumerContext
+    _processor: Processor
 
     def __init__(
-        self,
-        processor: Processor,
-        fatal: Callable[[BaseException], None],
-        client: Client,
-        redeliverer: Redeliverer,
-        use_now_after: float,
+        self, topics: QueueTopics, max_redeliveries: int, use_now_after: float, too_large: TooLargeLetters
     ) -> None:
-        self._processor = processor
-        self._fatal = fatal
-        self._client = client
-        self._redeliverer = redeliverer
+        self._topics = topics
+        self._max_redeliveries = max_redeliveries
         self._use_now_after = use_now_after
-        self._loop = asyncio.get_running_loop()
-        self._watches = False
+        self._too_large: TooLargeLetters = too_large
+        self.arrival_topics = (topics.markers,)
+        self._is_working = False
         self.tracked: dict[Session, Tracked] = {}
         self.foreign = 0
         """Records of the marker topic that are not markers of their partition."""
 
-    # -- in ---------------------------------------------------------------------------------------------
+    # -- the consumer -----------------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Create the redeliverer."""
+        if consumer.producer is None:
+            raise ConfigurationError("producer", None, "is needed if the client is your own: copies are produced")
+        self._consumer = consumer
+        self.redeliverer = Redeliverer(
+            consumer.client,
+            consumer.producer,
+            self._topics,
+            consumer.group_id,
+            self._max_redeliveries,
+            self._too_large,
+            consumer.options.skip_unreadable,
+        )
+
+    async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+        """Check the topics of the queue. Raises TopicNotFound, ConfigurationError."""
+        await self._topics.look_up(self._consumer, timeout)
+
+    def problems(self) -> Iterable[Problem]:
+        """Returns the problems of the redeliverer."""
+        return self.redeliverer.problems() if self._consumer.is_running() else ()
+
+    # -- admission --------------------------------------------------------------------------------------
+
+    def admission(self, processor: Processor) -> Tracking:
+        """Returns itself."""
+        self._processor = processor
+        return self
 
     def admit(self, session: Session, records: Sequence[Record[Any, Any]]) -> int:
-        """See :class:`~aioparallel.group.admission.Admission`."""
+        """Read these markers. Returns their bytes."""
         if not records:
             return 0
         tracked = self.tracked.get(session)
@@ -119,7 +144,7 @@ class Tracking:
             if before is not None:
                 complete.append(before)
         session.complete_all(complete)
-        tracked.read_at = self._loop.time()
+        tracked.read_at = asyncio.get_running_loop().time()
         return size
 
     def _note_foreign(self, record: Record[Any, Any]) -> None:
@@ -132,15 +157,13 @@ class Tracking:
                 extra={"action": "foreign_marker"},
             )
 
-    # -- out --------------------------------------------------------------------------------------------
-
     def waiting(self) -> tuple[int, int]:
-        """See :class:`~aioparallel.group.admission.Admission`."""
+        """Returns zeros: nothing waits."""
         return 0, 0
 
     @property
     def is_idle(self) -> bool:
-        """See :class:`~aioparallel.group.admission.Admission`."""
+        """Whether no redelivery is running."""
         return not any(tracked.under_way for tracked in self.tracked.values())
 
     async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
@@ -154,56 +177,60 @@ class Tracking:
             await asyncio.wait(tasks, timeout=seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(min(seconds, _CLOSING)):
-                await self._redeliverer.none_away.wait()
+                await self.redeliverer.none_away.wait()
 
     drain = settle
 
-    # -- its own task -----------------------------------------------------------------------------------
+    # -- records that are due ---------------------------------------------------------------------------
 
-    async def watch(self) -> None:
-        """Redeliver what is due, until cancelled."""
-        self._watches = True
+    async def work(self) -> None:
+        """Redeliver records that are due, until cancelled. If it ends early, the run ends."""
+        self._is_working = True
         try:
             while True:
-                await asyncio.sleep(_LOOK)
+                await asyncio.sleep(_CHECK_INTERVAL)
                 for session, tracked in list(self.tracked.items()):
                     if not session.current:
                         del self.tracked[session]  # its running redelivery ends by itself
                     elif session.state is SessionState.OPEN:
-                        self._look(tracked)
+                        self._check(tracked)
         finally:
-            self._watches = False
+            self._is_working = False
             tasks = [tracked.under_way for tracked in self.tracked.values() if tracked.under_way is not None]
             for task in tasks:
                 task.cancel()
             if tasks:
                 await asyncio.wait(tasks, timeout=_CLOSING)
 
-    def _look(self, tracked: Tracked) -> None:
-        session = tracked.session
+    def _check(self, tracked: Tracked) -> None:
+        session, client, loop = tracked.session, self._consumer.client, asyncio.get_running_loop()
         if tracked.until is None:
-            tracked.until = self._client.end_offset_seen(session.partition)
+            tracked.until = client.end_offset_seen(session.partition)
         if tracked.until is None or session.ledger.position < tracked.until or tracked.under_way is not None:
             return
-        now = tracked.now(self._loop.time(), _clock(), self._use_now_after, self._has_all(session))
+        # Leases are compared with the time of the last marker, because markers may be read late. Once all are read, and
+        # none arrived for some time, they are compared with the clock.
+        is_recent = loop.time() - tracked.read_at < self._use_now_after
+        now = tracked.times.latest if is_recent or not self._has_all(session) else _clock()
         due = tracked.open.due(now, _AT_ONCE)
         if due:
-            tracked.under_way = self._loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
+            tracked.under_way = loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
             tracked.under_way.add_done_callback(lambda _: self._redelivered(tracked))
 
     def _redelivered(self, tracked: Tracked) -> None:
         """Check again at once: more records may be due."""
         tracked.under_way = None
-        if self._watches and tracked.session.state is SessionState.OPEN:
-            self._look(tracked)
+        if self._is_working and tracked.session.state is SessionState.OPEN:
+            self._check(tracked)
 
     def _has_all(self, session: Session) -> bool:
         """Whether all markers are read.
 
         The known end must be recent: if the leader is silent, or this process was suspended, there may be more.
         """
-        end, told = self._client.end_offset_seen(session.partition), self._client.since_end_seen(session.partition)
-        return end is not None and session.ledger.position >= end and told is not None and told < _UNTOLD
+        client = self._consumer.client
+        end, age = client.end_offset_seen(session.partition), client.since_end_seen(session.partition)
+        return end is not None and session.ledger.position >= end and age is not None and age < _UNTOLD
 
     async def _redeliver(self, tracked: Tracked, due: Sequence[int], now: int) -> None:
         session, partition = tracked.session, tracked.session.partition.partition
@@ -223,14 +250,14 @@ class Tracking:
         offsets = []
         for offset in due:
             if tracked.settled.get(offset) == markers[offset]:
-                self._redeliverer.ends.write(partition, offset)
+                self.redeliverer.ends.write(partition, offset)
             else:
                 offsets.append(offset)
         missed = NotSent(offsets, ())
         try:
-            missed = await self._redeliverer.redeliver(partition, offsets, is_wanted, settled)
+            missed = await self.redeliverer.redeliver(partition, offsets, is_wanted, settled)
         except Exception as error:
-            self._fatal(error)
+            self._consumer.fail(error)
             raise
         finally:
             waits = dict.fromkeys(missed.soon, _AGAIN)
@@ -241,7 +268,7 @@ class Tracking:
                 if is_same(offset):
                     if offset in missed.unread:
                         tracked.unread[offset] = times[offset] + 1
-                    tracked.open.again([offset], now + int(waits.get(offset, _LOST) * 1_000))
+                    tracked.open.again(offset, now + int(waits.get(offset, _LOST) * 1_000))
             tracked.settled = {
                 offset: marker for offset, marker in tracked.settled.items() if tracked.open.marker_of(offset) == marker
             }

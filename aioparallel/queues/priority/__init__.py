@@ -2,14 +2,15 @@
 
 ::
 
-    names.py      topics and groups of a priority                                    pure
-    budget.py     how many records a poll may bring of each: parts, windows, bursts  pure
-    client.py     one client made of a member for each priority: polls
-    planner.py    what the next poll asks for
-    consumer.py   PriorityConsumer
-    producer.py   PriorityProducer
+    names.py             topics and groups of a priority                                          pure
+    budget.py            how many records of each priority a poll may return: shares and bursts   pure
+    client.py            combines the clients of all priorities
+    planner.py           plans the next poll
+    weighted_sharing.py  the extension of the consumer
+    consumer.py          PriorityConsumer
+    producer.py          PriorityProducer
 
-Which records start is decided in ``engine/schedule/fairness.py``.
+``engine/schedule/fairness.py`` decides which records start.
 """
 
 from aioparallel.queues.priority.consumer import PriorityConsumer

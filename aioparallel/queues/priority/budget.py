@@ -6,6 +6,7 @@ The algorithm is that of Flipkart's priority-kafka-client 1.0.0 (``ExpMaxPollRec
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 
 from aioparallel.records.errors import ConfigurationError
@@ -43,15 +44,13 @@ class Window:
     """
 
     def __init__(self, size: int, threshold: int, limit: int) -> None:
-        self._counts = [0] * size
-        self._next = 0
+        self._counts = deque([0] * size, maxlen=size)
         self._threshold = threshold
         self._limit = limit
 
     def add(self, count: int) -> None:
         """Add the newest poll and forget the oldest."""
-        self._counts[self._next] = count
-        self._next = (self._next + 1) % len(self._counts)
+        self._counts.append(count)
 
     @property
     def is_maxed_out(self) -> bool:

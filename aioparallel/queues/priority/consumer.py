@@ -22,10 +22,10 @@ from aioparallel.records.record import K_co, V_co
 
 __all__ = ["PriorityConsumer"]
 
-# Computations with weights, such as started records divided by a weight, stay within the range of a float.
-_HEAVIEST = 1e100
-# Polls. Each priority remembers one flag for each of them.
 _LONGEST_HISTORY = 1_000_000
+"""Polls. Each priority remembers one flag for each of them."""
+_HEAVIEST = 1e100
+"""Computations with weights, such as started records divided by a weight, stay within the range of a float."""
 
 
 @takes_options(Options, without=("commits",))
@@ -82,12 +82,14 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
         check_priorities(priorities)
         names = checked_topics(topics)
         if isinstance(names, re.Pattern):
-            raise ConfigurationError("topics", topics, "must be names: those of the priorities are made of them")
+            raise ConfigurationError(
+                "topics", topics, "must be names: the topics of the priorities are named after them"
+            )
         if options.get("commits") is not None:
             raise ConfigurationError(
                 "commits",
                 options["commits"],
-                "transactions are of one group, and each priority has its own; leave it out",
+                "does not apply: a transaction is of one group, and each priority has its own; leave it out",
             )
         _check_polls(max_poll_records, history_window, burst_threshold, ageing)
         shares = _checked_weights(weights, priorities)
@@ -137,6 +139,6 @@ def _checked_weights(weights: Sequence[float] | None, priorities: int) -> list[f
     found = list(weights) if isinstance(given, Iterable) else []
     if len(found) != priorities or not all(type(one) in (int, float) and 0 < one <= _HEAVIEST for one in found):
         raise ConfigurationError(
-            "weights", weights, f"must be {priorities} numbers above 0, {_HEAVIEST:g} at most, the lowest first"
+            "weights", weights, f"must be {priorities} numbers above 0, {_HEAVIEST:g} at most, lowest priority first"
         )
     return found

@@ -15,7 +15,7 @@ __all__ = ["PollPlanner"]
 
 
 class PollPlanner:
-    """Plans each priority like a separate consumer.
+    """Plans each priority like a separate consumer. A :class:`~aioparallel.group.priorities.Planner`.
 
     Each priority has a share of the buffer that no other uses, so urgent records always find capacity. A burst uses
     capacity outside these shares, unless the records of an earlier burst still occupy it.
@@ -25,7 +25,7 @@ class PollPlanner:
         self,
         options: Options,
         scheduler: Scheduler,
-        beside: Callable[[], tuple[int, int]],
+        waiting: Callable[[], tuple[int, int]],
         *,
         client: PriorityClient,
         budget: PollBudget,
@@ -33,20 +33,20 @@ class PollPlanner:
     ) -> None:
         self._client = client
         self._budget = budget
-        # A burst is never more than the budget, so the buffer holds all parts and a burst.
-        self._beside_rooms = sum(budget.parts)
-        self._rooms = shares(weights, options.max_buffered - self._beside_rooms)
+        # A burst is never more than the budget, so the buffer holds all shares and a burst.
+        self._for_bursts = sum(budget.parts)
+        self._shares = shares(weights, options.max_buffered - self._for_bursts)
         sizes = [int(options.max_buffered_bytes * weight / sum(weights)) for weight in weights]
-        self._intakes = [Intake(options, scheduler, beside) for _ in weights]
-        for intake, room, size in zip(self._intakes, self._rooms, sizes, strict=True):
-            intake.max_buffered, intake.max_buffered_bytes = room, max(1, size)
+        self._intakes = [Intake(options, scheduler, waiting) for _ in weights]
+        for intake, share, size in zip(self._intakes, self._shares, sizes, strict=True):
+            intake.max_buffered, intake.max_buffered_bytes = share, max(1, size)
 
     def saw(self, records: int, size: int, rank: int) -> None:
-        """See :class:`~aioparallel.group.priorities.Planner`."""
+        """Note that so many records of a priority were admitted, with ``size`` bytes."""
         self._intakes[rank].saw(records, size)
 
     def plan(self, sessions: Sequence[Session]) -> Plan:
-        """See :class:`~aioparallel.group.priorities.Planner`."""
+        """Plan the next poll."""
         of: list[list[Session]] = [[] for _ in self._intakes]
         for session in sessions:
             of[session.rank].append(session)
@@ -56,7 +56,7 @@ class PollPlanner:
         limits: list[int | None] = []
         for priority, intake in enumerate(self._intakes):
             more = burst if priority == bursting else 0
-            intake.max_buffered = self._rooms[priority] + more
+            intake.max_buffered = self._shares[priority] + more
             plan = intake.plan(of[priority])
             plans.append(plan)
             limits.append(None if _has_enough(plan) else min(plan.most, self._budget.parts[priority] + more))
@@ -70,21 +70,21 @@ class PollPlanner:
         )
 
     def _left_for(self, bursting: int, of: Sequence[Sequence[Session]]) -> int:
-        """Room beside the parts, less what others hold of it."""
-        beyond = [sum([one.buffered for one in held]) - room for held, room in zip(of, self._rooms, strict=True)]
+        """Returns the capacity for a burst that other priorities do not occupy."""
+        beyond = [sum([one.buffered for one in held]) - share for held, share in zip(of, self._shares, strict=True)]
         beyond[bursting] = 0
-        return max(0, self._beside_rooms - sum([one for one in beyond if one > 0]))
+        return max(0, self._for_bursts - sum([one for one in beyond if one > 0]))
 
 
 def _has_enough(plan: Plan) -> bool:
-    """Whether there is more of it than has room: its part of the budget is used, though it brings nothing now."""
+    """Whether a priority fetches nothing because more of it waits than fits: then it counts as using its share."""
     return not plan.quotas and (plan.state.startswith("full") or plan.state == "enough ready")
 
 
 def _state_of(plans: Sequence[Plan]) -> str:
-    """Of the highest priority that says more than that it has nothing to do."""
+    """Returns "fetching" if any priority fetches, else the state of the highest one that is not idle."""
     states = [plan.state for plan in reversed(plans)]
     if "fetching" in states:
         return "fetching"
-    told = [state for state in states if state not in ("at the end", "nothing assigned")]
-    return told[0] if told else states[0]
+    busy = [state for state in states if state not in ("at the end", "nothing assigned")]
+    return busy[0] if busy else states[0]

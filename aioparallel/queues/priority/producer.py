@@ -12,33 +12,13 @@ from aioparallel.config.callables import check_interface
 from aioparallel.config.options import Options, checked_text
 from aioparallel.config.policies import Producing
 from aioparallel.config.security import Security
-from aioparallel.delivery.producer import PendingOutput, Producer
+from aioparallel.delivery.producer import Producer, SentOutput
 from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.queues.priority.names import check_priorities, priority_topic
 from aioparallel.records.errors import ConfigurationError, ProduceFailed
 from aioparallel.records.record import Outgoing, Produced, TopicPartition
 
 __all__ = ["PriorityProducer"]
-
-
-class _Sent(PendingOutput):
-    """An output with a future for its result."""
-
-    __slots__ = ("place",)
-
-    def __init__(self, output: Outgoing) -> None:
-        super().__init__(output)
-        self.place: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
-
-    def placed(self, place: Produced) -> None:
-        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        if not self.place.done():  # else the caller was cancelled
-            self.place.set_result(place)
-
-    def failed(self, failure: ProduceFailed) -> None:
-        """See :class:`~aioparallel.delivery.producer.PendingOutput`."""
-        if not self.place.done():
-            self.place.set_exception(failure)
 
 
 class PriorityProducer:
@@ -126,9 +106,18 @@ class PriorityProducer:
         if type(priority) is not int or not 0 <= priority < self.priorities:
             raise ConfigurationError("priority", priority, f"must be 0 to {self.priorities - 1}, the highest")
         name = priority_topic(checked_text("topic", topic), priority)
-        sent = _Sent(Outgoing(name, value, key, headers, partition, timestamp))
-        self._producer.send_one(sent)
-        return await sent.place
+        place: asyncio.Future[Produced] = asyncio.get_running_loop().create_future()
+
+        def ended(result: Produced | ProduceFailed) -> None:
+            if place.done():
+                return  # this call was cancelled
+            if isinstance(result, ProduceFailed):
+                place.set_exception(result)
+            else:
+                place.set_result(result)
+
+        self._producer.send_one(SentOutput(Outgoing(name, value, key, headers, partition, timestamp), ended))
+        return await place
 
     async def partitions(self, topic: str) -> set[TopicPartition]:
         """Returns a topic's partitions of all priorities. Raises TimeoutError after ``connect_timeout`` seconds."""

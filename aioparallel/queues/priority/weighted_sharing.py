@@ -26,8 +26,7 @@ __all__ = ["Sharing"]
 
 
 class Sharing(Extension):
-    """Shares slots and fetches among priorities. ``weights``: of each priority, the lowest first.
-    ``ageing``: see :class:`PriorityConsumer <aioparallel.queues.priority.PriorityConsumer>`."""
+    """Shares slots and fetches among priorities. ``weights``: of each priority, lowest first. ``ageing``: seconds."""
 
     _consumer: ConsumerContext
 
@@ -41,32 +40,30 @@ class Sharing(Extension):
         self._max_poll_records = max_poll_records
 
     def client(self, group_id: str, member_of: Callable[[str], Client]) -> Client:
-        """One member for each priority, in a group of its own."""
+        """Returns a client with a member for each priority, each in its own group."""
         priorities = range(len(self._weights))
         return self.client_of([member_of(priority_group(group_id, priority)) for priority in priorities])
 
     def client_of(self, clients: Sequence[Client]) -> PriorityClient:
-        """These clients as one."""
+        """Returns these clients as one."""
         return PriorityClient(clients, self._topics, self._budget)
 
     def attach(self, consumer: ConsumerContext) -> None:
-        """Check options that limit polls."""
-        options, least = consumer.options, 2 * self._max_poll_records
-        if options.max_buffered < least:
+        """Check the options. Raises ConfigurationError."""
+        options = consumer.options
+        if options.max_buffered < 2 * self._max_poll_records:
             raise ConfigurationError(
                 "max_buffered",
                 options.max_buffered,
                 f"must be twice max_poll_records ({self._max_poll_records}), or more",
             )
         if options.failures.retry_topics:
-            raise ConfigurationError(
-                "retry_topics", options.failures.retry_topics, "have no priority: leave them out here"
-            )
+            raise ConfigurationError("retry_topics", options.failures.retry_topics, "have no priority: leave them out")
         self._consumer = consumer
 
     def handlers(self, handlers: Handlers) -> Handlers:
-        """Handlers by the topics of the priorities. A batch handler is copied for each priority, so that no batch has
-        records of two."""
+        """Returns handlers by the topics of the priorities. A batch handler is copied for each priority, so that no
+        batch has records of two."""
         logical = self._topics.logical
         if isinstance(handlers, Mapping):
             missing = sorted(set(logical) - set(handlers))
@@ -85,7 +82,7 @@ class Sharing(Extension):
         return by_topic
 
     def priorities(self) -> Priorities:
-        """The priority of a partition is in the name of its topic."""
+        """Returns how slots and fetches are shared. The name of a topic contains its priority."""
         client = cast("PriorityClient", self._consumer.client)
         return Priorities(
             turns=self._turns,
@@ -95,7 +92,7 @@ class Sharing(Extension):
         )
 
     def _turns(self, slots: int, counters: Counters) -> WeightedFairQueue:
-        heaviest = max(self._weights)  # which is 1 then: by tiny ones starts could not be divided
+        heaviest = max(self._weights)  # becomes 1: starts are divided by weights, which must not be tiny
         weights = [weight / heaviest for weight in self._weights]
         return WeightedFairQueue(slots, counters, weights, self._ageing, asyncio.get_running_loop().time)
 

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
-from aioparallel.delivery.due_times import due_at
 from aioparallel.delivery.letters import Letter, write_letter
+from aioparallel.delivery.retry_topics import due_at
 from aioparallel.records.record import Failure, Origin
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import consumer_of, produce

@@ -34,9 +34,9 @@ async def test_an_answer_for_a_session_that_went_replaces_nothing() -> None:
         broker.expire_session(GROUP, member, asyncio.get_running_loop().time())
         await until(lambda: len(handled.sources) == 50)
         deduplication = next(one for one in consumer._extensions.all if isinstance(one, Deduplication))
-        (memory,) = deduplication._memories.values()
+        (memory,) = [one.memory for one in deduplication._partitions.values()]
         await asyncio.sleep(10)
-        assert list(deduplication._memories.values()) == [memory]
+        assert [one.memory for one in deduplication._partitions.values()] == [memory]
         await until(lambda: committed(broker) == 50)
         assert remembered(broker) == set(range(50))
 
@@ -197,10 +197,10 @@ async def test_what_goes_takes_its_memory_with_it() -> None:
         running = asyncio.create_task(consumer.run(handled))
         await until(lambda: all(committed(broker, TopicPartition("t", number)) == 10 for number in range(3)))
         deduplication = next(one for one in consumer._extensions.all if isinstance(one, Deduplication))
-        assert len(deduplication._memories) == 3
+        assert len(deduplication._partitions) == 3
         consumer.stop()
         await running
-        assert (deduplication._memories, deduplication._restores, deduplication._writing) == ({}, {}, {})
+        assert (deduplication._partitions, deduplication._restores) == ({}, {})
 
 
 async def test_a_new_partition_is_known_by_the_positions_beside() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from aioparallel.persistence.sql.database_errors import told_of
+from aioparallel.persistence.sql.database_errors import describe
 from aioparallel.persistence.sql.schema import Schema
 from aioparallel.records.errors import ConfigurationError
 
@@ -13,12 +13,12 @@ from aioparallel.records.errors import ConfigurationError
 def test_an_error_is_told_without_statement_and_values() -> None:
     """SQLAlchemy's own text has both."""
     error = OperationalError("INSERT INTO results VALUES (:secret)", {"secret": "1234"}, OSError("no space\nleft"))
-    assert told_of(error) == "OperationalError: no space"
+    assert describe(error) == "OperationalError: no space"
 
 
 def test_an_error_without_a_text_is_no_answer() -> None:
     """As a time-out has none."""
-    assert told_of(TimeoutError()) == "TimeoutError: no answer in time"
+    assert describe(TimeoutError()) == "TimeoutError: no answer in time"
 
 
 @pytest.mark.parametrize("name", ["", "a:b"])

@@ -196,12 +196,12 @@ async def test_a_member_whose_commits_are_refused_begins_no_life() -> None:
     """It has found an increment of a generation above its own: its successor's, or one of a group that was deleted.
     Only a commit that counts tells."""
     view = StateView(sums(), Session(P0, generation=Generation(5, "m")), lambda: 0.0)
-    view.restore(Restored(Table(), 0, (), (), 0, life=2, next_life=40))
+    view.restore(Restored(Table(), 0, (), (), 0, incarnation=2, next_incarnation=40))
     assert view.has_news
-    assert [view.increment(Committed(offset, ""), 1_000)[0].life for offset in (1, 2)] == [2, 2]
+    assert [view.increment(Committed(offset, ""), 1_000)[0].incarnation for offset in (1, 2)] == [2, 2]
     view.acknowledged()
     assert view.has_news
-    assert view.increment(Committed(2, ""), 1_000)[0].life == 40
+    assert view.increment(Committed(2, ""), 1_000)[0].incarnation == 40
     view.acknowledged()
     assert not view.has_news
 

@@ -272,7 +272,7 @@ async def test_parts_are_found_far_before_their_increment() -> None:
     assert isinstance(found, Increment)
     expected = {offset for text in texts for offset in read_unapplied(text)}
     assert set(await topics.unapplied_of(P0, found, 5)) == expected
-    broker.compact(topics._place_of(P0), {0})
+    broker.compact(topics.place_of(P0), {0})
     with pytest.raises(ValueError, match="it has 2 of 3 parts"):
         await topics.unapplied_of(P0, found, 5)
 

@@ -508,7 +508,7 @@ def test_transactions_that_cannot_be(options: dict[str, Any], said: str) -> None
 def test_who_has_no_transactions() -> None:
     """Queues, priorities, and clients without a producer that can."""
     broker = InMemoryBroker()
-    with pytest.raises(ConfigurationError, match="delivered again"):
+    with pytest.raises(ConfigurationError, match="redelivered"):
         KmqConsumer("q", group_id="g", commits=Transactions())
     with pytest.raises(ConfigurationError, match="each priority has its own"):
         PriorityConsumer("p", priorities=2, group_id="g", commits=Transactions())

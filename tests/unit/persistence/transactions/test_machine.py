@@ -74,7 +74,7 @@ def test_doubt_is_settled_by_reading(code: int, is_committed: bool) -> None:
     """An end that is refused may have been carried out: the stable offsets tell, once they are stable."""
     machine = ending()
     machine.ended(Epochs(code))
-    assert (machine.phase, machine.ask, machine.is_doubtful) == (Phase.DOUBT, Ask.INITIALIZE, True)
+    assert (machine.phase, machine.ask) == (Phase.DOUBT, Ask.INITIALIZE)
     machine.initialized(Epochs(ErrorCode.CONCURRENT_TRANSACTIONS))
     machine.initialized(Epochs(0, THIRD))
     assert machine.ask is Ask.READ

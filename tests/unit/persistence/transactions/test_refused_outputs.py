@@ -80,7 +80,7 @@ async def test_a_letter_that_is_refused_says_what_its_topic_must_take() -> None:
     async def handle(_record: Record[Any, Any]) -> None:
         raise Reject("no")
 
-    with pytest.raises(RecordStopped, match="that topic must take whatever the source holds") as stopped:
+    with pytest.raises(RecordStopped, match="that topic must accept every record of the source") as stopped:
         async with consumer:
             await consumer.run(handle)
     assert "a topic" not in str(stopped.value)

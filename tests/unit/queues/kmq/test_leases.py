@@ -285,6 +285,22 @@ async def test_a_delay_beyond_max_wait_is_left_to_others(broker: InMemoryBroker)
     assert calls >= 4  # of two deliveries
 
 
+async def test_waits_that_count_are_failed_attempts(broker: InMemoryBroker) -> None:
+    """``count_waits``: after ``max_attempts`` of them the record is released, although its lease has not ended."""
+    calls = 0
+
+    async def handle(record: Record) -> None:
+        nonlocal calls
+        calls += 1
+        raise RetryLater(0.01)
+
+    retry = RetryPolicy(max_attempts=3, count_waits=True)
+    async with running(consumer(broker, lease=30, retry=retry), handle) as one:
+        produce(broker, [b"0"])
+        await until(lambda: one.stats().released == 1)
+    assert calls == 3
+
+
 async def test_what_is_due_runs_before_a_stop(broker: InMemoryBroker) -> None:
     """Its delay is over while the consumer pauses: it waits for nothing, so it is not left to others."""
     calls = 0

@@ -32,12 +32,13 @@ def test_each_is_told_once_and_stays_open_until_it_ends() -> None:
     assert markers.due(20_000, 9) == [1001]
     assert markers.due(90_000, 9) == []
     assert len(markers) == 2
-    markers.again([1000, 7], 95_000)
+    markers.again(1000, 95_000)
+    markers.again(7, 95_000)
     assert markers.due(94_999, 9) == []
     assert markers.due(95_000, 9) == [1000]
     assert markers.ended(1000) == 100
     assert markers.ended(1000) is None
-    markers.again([1000], 95_000)
+    markers.again(1000, 95_000)
     assert markers.due(99_000, 9) == []
 
 

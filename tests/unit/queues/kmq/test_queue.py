@@ -331,7 +331,7 @@ async def test_its_partitions_tell_what_they_hold(broker: InMemoryBroker) -> Non
 
 def test_a_client_of_the_users_own_runs_no_tracker(broker: InMemoryBroker) -> None:
     """Asked for, it is refused; not asked for, there is none."""
-    with pytest.raises(ConfigurationError, match="tracker=True: cannot run beside a client"):
+    with pytest.raises(ConfigurationError, match="tracker=True: cannot run with a client"):
         consumer(broker, tracker=True)
     assert consumer(broker).tracker is None
     assert KmqConsumer("q", group_id="g").tracker is not None
@@ -342,6 +342,37 @@ def test_a_client_of_the_users_own_runs_no_tracker(broker: InMemoryBroker) -> No
     assert KmqConsumer("q", group_id="g", tracker=False).tracker is None
 
 
+async def test_a_tracker_runs_with_its_consumer(broker: InMemoryBroker) -> None:
+    """It redelivers what the consumer has released, through the drain, and is closed with the consumer."""
+    one, beside = consumer(broker), tracker(broker)
+    one._leasing.tracker = beside
+    handler = Handler(lambda record: asyncio.sleep(0.3) if record.value == b"slow" else None)
+    async with running(one, handler):
+        await until(lambda: beside.health().ready)
+        produce(broker, [b"slow"])
+        await until(lambda: handler.seen[b"slow"] == 1)
+        assert one.health().healthy
+    assert handler.ended == {b"slow": 1}
+    assert not open_markers(broker)
+    assert not beside.health().running
+    assert not broker.group("trackers").members
+
+
+async def test_a_tracker_that_fails_ends_the_run(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it nothing would be redelivered, and nobody would know."""
+    one, beside = consumer(broker), tracker(broker)
+    one._leasing.tracker = beside
+
+    async def failing() -> None:
+        raise ValueError("no tracker")
+
+    monkeypatch.setattr(beside, "run", failing)
+    with pytest.raises(ValueError, match="no tracker"):
+        async with one:
+            await one.run(Handler())
+    assert not broker.group("trackers").members
+
+
 async def test_a_partition_that_goes_takes_nothing_more(broker: InMemoryBroker) -> None:
     """While the markers of what was read are waited for: what is read then is its next owner's, and would be waited for
     as well."""
@@ -349,29 +380,16 @@ async def test_a_partition_that_goes_takes_nothing_more(broker: InMemoryBroker) 
     async with running(one, Handler()):
         broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
         produce(broker, [b"a"])
-        await until(lambda: one._leasing._marking is not None and not one._leasing._marking.is_idle)
-        engine, marking = one._engine, one._leasing._marking
+        await until(lambda: one._engine is not None and not one._leasing.is_idle)
+        engine = one._engine
         assert engine is not None
-        assert marking is not None
         sessions = list(engine._assignment.sessions.values())
-        settling = asyncio.create_task(marking.settle(sessions, 1, 0))
+        settling = asyncio.create_task(one._leasing.settle(sessions, 1, 0))
         await asyncio.sleep(0.01)
         assert not settling.done()
         assert all(session.stopped for session in sessions)
         broker.faults.heal()
         await settling
-
-
-async def test_a_tracker_that_is_cancelled_ends_the_run() -> None:
-    """Without it nothing would be delivered again, and nobody would know."""
-    one = KmqConsumer[Any, Any]("q", group_id="g")
-    one._state.open()
-    one._state.begin()
-    task = asyncio.create_task(asyncio.sleep(60), name="its tracker")
-    task.cancel()
-    await asyncio.wait([task])
-    one._leasing._tracker_ended(task)
-    assert "its task its tracker was cancelled" in str(one._state.failure)
 
 
 @pytest.mark.parametrize("lease", [0, -1, 0.0005, float("nan"), float("inf"), "30"])

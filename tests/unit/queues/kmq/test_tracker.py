@@ -190,7 +190,7 @@ async def test_dead_letters_hold_up_no_end() -> None:
     time = asyncio.get_running_loop().time
     async with running(watching):
         mark(broker, 0, start_of(100))
-        await until(lambda: not watching._redelivering.redeliverer.none_away.is_set())
+        await until(lambda: not watching._tracking.redeliverer.none_away.is_set())
         began = time()
     assert time() - began < 10
 
@@ -206,11 +206,12 @@ async def test_a_consumer_that_has_no_time_left_hurries_its_tracker(broker: InMe
     leasing = Leasing(QueueTopics("q", None, None), 30.0, lambda _: watching)
     leasing.attach(context_of(Options(), "g", client(broker, "g"), producer))
     await leasing.start()
+    working = asyncio.create_task(leasing.work())
     await until(lambda: watching.health().ready)
     mark(broker, 0, start_of(100))
-    tracked = watching._redelivering.tracking
-    assert tracked is not None
-    await until(lambda: any(one.under_way for one in tracked.tracked.values()))
+    await until(lambda: any(one.under_way for one in watching._tracking.tracked.values()))
+    working.cancel()
+    await asyncio.wait([working])
     time = asyncio.get_running_loop().time
     began = time()
     with pytest.raises(TimeoutError):
@@ -306,9 +307,9 @@ async def test_a_watch_that_is_cancelled_ends_the_run(broker: InMemoryBroker) ->
     async with tracker(broker) as one:
         run = asyncio.create_task(one.run())
         await until(lambda: one.health().ready)
-        (watching,) = [task for task in asyncio.all_tasks() if task.get_name() == "aioparallel-redelivery"]
+        (watching,) = [task for task in asyncio.all_tasks() if task.get_name() == "aioparallel-extension"]
         watching.cancel()
-        with pytest.raises(ConsumerStateError, match="aioparallel-redelivery was cancelled"):
+        with pytest.raises(ConsumerStateError, match="aioparallel-extension was cancelled"):
             await run
 
 

@@ -15,6 +15,7 @@ from aioparallel.offsets import Ledger, OffsetMap
 from aioparallel.queues.kmq import tracking
 from aioparallel.queues.kmq.markers import END, key_of, read_marker, start_of
 from aioparallel.queues.kmq.redelivery import NotSent
+from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.queues.kmq.tracking import Tracking
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.virtual_time import VirtualLoop
@@ -150,10 +151,10 @@ class Course:
         self.session.opened = True
         self.began_with = self.offset
         self.told = self.offset
-        self.tracking = Tracking(
-            cast("Any", None), self.errors.append, cast("Any", self), cast("Any", self), USE_NOW_AFTER
-        )
-        self.watching = asyncio.create_task(self.tracking.watch())
+        self.tracking = Tracking(QueueTopics("q", None, None), 3, USE_NOW_AFTER, "drop_value")
+        self.tracking._consumer = cast("Any", SimpleNamespace(client=self, fail=self.errors.append))
+        self.tracking.redeliverer = cast("Any", self)
+        self.watching = asyncio.create_task(self.tracking.work())
 
     async def stop(self) -> None:
         """It dies; what it delivered may have its end marker or not."""

@@ -14,6 +14,7 @@ from aioparallel.queues.priority.client import PriorityClient, _used
 from aioparallel.queues.priority.names import PriorityTopics
 from aioparallel.queues.priority.planner import PollPlanner
 from aioparallel.records.record import Record, TopicPartition
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.engine.taking import take
 
 
@@ -25,7 +26,7 @@ class Polls:
         self.options = Options(**options)  # type: ignore[arg-type]
         self.scheduler = Scheduler()
         self.budget = PollBudget(weights, max_poll_records)
-        client = PriorityClient([], PriorityTopics(["t"], priorities), self.budget)
+        client = PriorityClient([InMemoryClient(InMemoryBroker(), "g")], PriorityTopics(["t"], priorities), self.budget)
         self.planner = PollPlanner(
             self.options, self.scheduler, lambda: (0, 0), client=client, budget=self.budget, weights=weights
         )
@@ -83,13 +84,13 @@ def test_bursts_do_not_add_up_beyond_the_buffer(priorities: int) -> None:
     for _ in range(20):
         polls.handle_all()
         polls.poll(of(flood, 0, 0))
-    assert polls.sessions[0].buffered > polls.planner._rooms[0]
+    assert polls.sessions[0].buffered > polls.planner._shares[0]
     for _ in range(2 * records):
         polls.poll(of(0, 1, 0))
     for _ in range(50):
         polls.poll(of(flood, 1, flood))
         assert polls.scheduler.buffered <= 2 * records
-    assert polls.sessions[-1].buffered >= polls.planner._rooms[-1] * 0.9
+    assert polls.sessions[-1].buffered >= polls.planner._shares[-1] * 0.9
 
 
 def test_each_priority_has_a_mean_size_of_its_own() -> None:
