@@ -93,8 +93,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     All other keywords are the fields of :class:`aioparallel.Options`. ``help()`` lists them below.
 
-    For type checkers the class is generic: the handler's record has the types that the deserializers return, or bytes
-    and None without them. (A record without key or value has None there in any case.)
+    For type checkers the class is generic: key and value of the handler's record have the types that the deserializers
+    return. Without a deserializer the type is ``bytes | None``. (A record without key or value has None there in any
+    case.)
 
     The constructor checks everything; it raises :class:`~aioparallel.ConfigurationError`. A consumer runs once,
     on one event loop. Only :meth:`run_sync` installs signal handlers.
@@ -278,9 +279,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         be produced: an :class:`~aioparallel.Outgoing` or an iterable of them; or it yields them. The record is
         complete when the brokers have acknowledged all of them. If the handler raises, ``failures`` decides.
 
-        A handler must be declared ``async def``, itself or below a partial, a method, ``__call__`` or
-        ``functools.wraps``. Anything else raises ConfigurationError before a record is read. Functions that block or
-        compute become handlers by :func:`~aioparallel.in_threads` or :func:`~aioparallel.in_processes`.
+        A handler must be an ``async def`` function, or a partial of one, a method or ``__call__`` that is one, or a
+        ``functools.wraps`` wrapper of one. Anything else raises ConfigurationError before a record is read. Functions
+        that block or compute become handlers by :func:`~aioparallel.in_threads` or :func:`~aioparallel.in_processes`.
 
         Returns after :meth:`stop`, or at the end offsets with ``until="end"``, when all is drained and committed. With
         ``until="end"`` it raises NotCommitted if the last commit was not acknowledged. It raises any error that ends
@@ -401,12 +402,12 @@ class ParallelConsumer(Generic[K_co, V_co]):
     def run_sync(self, handler: HandlersOf[K_co, V_co]) -> None:
         """Open, run and close in a new event loop (uvloop if it is installed): for scripts.
 
-        SIGINT and SIGTERM stop it with a drain, also while it connects. A second signal no longer waits for handlers.
-        The garbage collector is configured for a consumer meanwhile
+        SIGINT and SIGTERM stop it with a drain, also while it connects. After a second signal it no longer waits for
+        handlers. The garbage collector is configured for a consumer meanwhile
         (:func:`aioparallel.event_loop.quick_collections`).
 
-        Handlers that ignore their cancellation are left behind with the loop. When everything else is done,
-        :class:`~aioparallel.HandlerNotStopped` names them and their current lines.
+        If handlers ignore their cancellation, it stops waiting for them and ends the event loop although they have not
+        ended. When everything else is done, :class:`~aioparallel.HandlerNotStopped` names them and their current lines.
         """
         check_handlers(handler)  # before anything is connected
         if asyncio._get_running_loop() is not None:
@@ -511,8 +512,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         return replace(found, cut_letters=self._delivery.cut.count)
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
-        """Return a copy of all states of a partition by the bytes of their keys, after its complete records. For
-        inspection and tests: with many keys it takes a while. May be called from any thread.
+        """Return a copy of the states of all keys of a partition, as they are after the records completed so far. The
+        dict's keys are the bytes of the record keys. For inspection and tests: with many keys it takes a while. May be
+        called from any thread.
 
         Raises ConsumerStateError if the consumer does not run, has no ``state``, or does not have this partition (yet).
         """

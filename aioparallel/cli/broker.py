@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import errno
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from aioparallel.testing import Broker
 
 __all__ = ["broker"]
+
+Forward = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 class NewTopic(NamedTuple):
@@ -121,15 +125,34 @@ async def forwarding(port: int, servers: str) -> AsyncIterator[str]:
                 to_writer.close()
         writer.close()
 
-    try:
-        server = await asyncio.start_server(forward, "localhost", port)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise BrokerStartError(f"port {port}: {reason}; --port chooses another one, --port 0 a free one") from error
-    try:
+    async with AsyncExitStack() as stack:
+        try:
+            for server in await _listening(forward, port):
+                stack.callback(server.close)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise BrokerStartError(f"port {port}: {reason}; --port chooses another one, --port 0 a free one") from error
         yield f"localhost:{port}"
-    finally:
-        server.close()
+
+
+async def _listening(forward: Forward, port: int) -> list[asyncio.Server]:
+    """Servers at the addresses of localhost that this machine has. Containers without IPv6 often name ``::1`` too, and
+    asyncio gives up at the first address that cannot be bound. Raises OSError."""
+    found = await asyncio.get_running_loop().getaddrinfo("localhost", port, type=socket.SOCK_STREAM)
+    servers: list[asyncio.Server] = []
+    missing: OSError | None = None
+    for address in dict.fromkeys(str(place[0]) for *_, place in found):
+        try:
+            servers.append(await asyncio.start_server(forward, address, port))
+        except OSError as error:
+            if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+                for server in servers:
+                    server.close()
+                raise
+            missing = error
+    if missing is not None and not servers:
+        raise missing
+    return servers
 
 
 async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

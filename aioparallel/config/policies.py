@@ -185,8 +185,9 @@ class FailurePolicy:
     record that is too large for a retry topic."""
 
     def __post_init__(self) -> None:
-        if self.retry is _WITHOUT_END and (self.dead_letter is not None or self.retry_topics):
-            object.__setattr__(self, "retry", _WITH_END)
+        if self.retry is _WITHOUT_END or self.retry is _WITH_END:  # none was given, also to a copy of this policy
+            has_target = self.dead_letter is not None or bool(self.retry_topics)
+            object.__setattr__(self, "retry", _WITH_END if has_target else _WITHOUT_END)
         if not isinstance(self.retry, RetryPolicy) and not callable(self.retry):
             raise ConfigurationError("FailurePolicy retry", self.retry, "must be a RetryPolicy or a function")
         if is_async(self.retry):

@@ -1,4 +1,5 @@
-"""A session: one assignment of one partition to this process, from assigned to revoked or lost."""
+"""A session: one assignment of one partition to this process. It begins when the partition is assigned and ends when it
+is revoked or lost."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ COMMITTABLE = (SessionState.OPEN, SessionState.DRAINING)
 
 
 class Session(Source):
-    """One assignment of a partition: a source whose completed offsets go into a ledger.
+    """One assignment of a partition. The scheduler takes records from it (see ``Source``), and completed offsets go
+    into its ledger.
 
     Who writes what, all on one event loop:
 
@@ -67,7 +69,8 @@ class Session(Source):
         # The leader epochs and the topic id of the records that were read. Others mean that the log is another one.
         self.leader_epochs = LeaderEpochs()
         self.topic_id = b""
-        # If the log has lost records: a text for health, until offsets above the given one are committed.
+        # Set if the log has lost records: the text of the health problem, and an offset. Cleared when an offset above
+        # that one is committed.
         self.truncated: tuple[str, int] | None = None
         # When its records arrived, if an extension needs that.
         self.arrivals: Arrivals | None = None
@@ -94,7 +97,8 @@ class Session(Source):
 
     def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
         """Register fetched ``records``, ascending by offset, and the position after them. Returns the records that must
-        run: without those that the restored offset map marks as complete, and those that an extension leaves out."""
+        run. Those that the restored offset map marks as complete are left out, and so are those that an extension
+        leaves out."""
         wanted = self.ledger.register([record.offset for record in records], next_offset)
         if len(wanted) != len(records):
             chosen = set(wanted)
@@ -122,7 +126,8 @@ class Session(Source):
         self._connect()
 
     def extend(self, states: Sequence[PartitionState], fail: Callable[[BaseException], None]) -> None:
-        """Set the extensions' states, before anything is registered. ``fail(error)`` ends the run if one raises."""
+        """Set the extensions' states, before anything is registered. If a method of one of the states raises,
+        ``fail(error)`` is called, which ends the run."""
         self.partition_states = states
         self._fail = fail
         self._connect()

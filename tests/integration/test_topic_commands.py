@@ -237,3 +237,13 @@ async def test_a_partition_without_a_leader_is_shown_with_the_others() -> None:
     assert "WARNING 1 partition without a leader: the offsets of t-1 are not counted" in listed.stderr
     ends = [(one["leader"], one["next_offset"]) for one in map(json.loads, done(described).splitlines())]
     assert ends == [(1, 0), (-1, None)]
+
+
+def test_describing_a_missing_topic_does_not_create_it() -> None:
+    """Brokers create topics that a client asks for, unless auto.create.topics.enable=false; the embedded one always."""
+    with EmbeddedBroker() as broker:
+        there = {"AIOPARALLEL_BOOTSTRAP_SERVERS": broker.bootstrap_servers}
+        ran = invoke("topics", "describe", "mistyped", environment=there)
+        assert ran.exit_code == 1
+        assert "topic not found" in ran.stderr
+        assert "mistyped" not in invoke("topics", "list", "--json", environment=there).stdout

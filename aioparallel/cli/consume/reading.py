@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Final
@@ -25,6 +26,8 @@ REQUEST_TIMEOUT: Final = 30.0
 STOP_TIMEOUT: Final = 5.0
 FOLLOW_INTERVAL: Final = 0.3
 # Seconds.
+LOOK_FOR_PARTITIONS: Final = 20
+"""Intervals between two looks for partitions that were added."""
 _GROUP: Final = "aioparallel-consume"
 """The client's group, which it never joins."""
 
@@ -94,7 +97,14 @@ class Reading:
     async def _follow(self, at: Position, show: Callable[[Record], None]) -> None:
         topics = {partition.topic for partition in self._partitions}
         ids = await self._client.topic_ids(topics, REQUEST_TIMEOUT)
-        while self._left != 0:
+        for turn in itertools.count():
+            if self._left == 0:
+                return
+            if not self._which.partition and turn % LOOK_FOR_PARTITIONS == 0:
+                new = await self._client.partitions(topics, REQUEST_TIMEOUT) - set(self._partitions)
+                if new:
+                    self._partitions = {*self._partitions, *new}
+                    at |= await self._client.beginning_offsets(new, REQUEST_TIMEOUT)
             ends = await self._client.end_offsets(self._partitions, REQUEST_TIMEOUT)
             if any(end < at[partition] for partition, end in ends.items()):
                 before, ids = ids, await self._client.topic_ids(topics, REQUEST_TIMEOUT)

@@ -89,7 +89,7 @@ class _Line(PendingOutput):
 
 class _Sending:
     """Sends lines with a bounded number of bytes unacknowledged. ``written``: acknowledged records. ``failed``: reasons
-    with their counts."""
+    with their counts, also of lines that may be written."""
 
     def __init__(self, producer: AiokafkaProducer) -> None:
         self.written = 0
@@ -97,6 +97,7 @@ class _Sending:
         self._producer = producer
         self._unacknowledged = 0
         self._outstanding = 0
+        self._doubtful = 0
         self._capacity = asyncio.Event()
         self._none = asyncio.Event()
         self._none.set()
@@ -135,9 +136,12 @@ class _Sending:
         if failure is None:
             self.written += 1
             return
+        # A batch whose answer is missing may be in the log.
+        what = "was not acknowledged and may be written or not" if failure.passing else "was not written"
         if self.failed.total() < FAILURES_SHOWN:
-            say_error(f"{line.place} was not written: {failure}")
+            say_error(f"{line.place} {what}: {failure}")
         self.failed[str(failure)] += 1
+        self._doubtful += failure.passing
 
     async def finish(self, timeout: float) -> None:
         """After an interruption: wait for outstanding answers, ``timeout`` seconds at most."""
@@ -148,10 +152,10 @@ class _Sending:
     def report(self, topic: str) -> None:
         """Say how many records were written."""
         said = f"{counted(self.written, 'record')} written to {topic}"
-        if self.failed:
-            said += f", {counted(self.failed.total(), 'line')} not written"
-        if self._outstanding:
-            said += f", {counted(self._outstanding, 'line')} not acknowledged: they may be written or not"
+        if refused := self.failed.total() - self._doubtful:
+            said += f", {counted(refused, 'line')} not written"
+        if doubtful := self._outstanding + self._doubtful:
+            said += f", {counted(doubtful, 'line')} not acknowledged: they may be written or not"
         say(f"{said}.")
 
 

@@ -141,7 +141,10 @@ class Admin:
         return await self._answer("asking for the supported requests", ask)
 
     async def describe_topic(self, name: str) -> list[PartitionReplicas]:
-        """The topic's partitions in order. Raises TopicNotFound."""
+        """The topic's partitions in order. Raises TopicNotFound, and creates no topic."""
+        # aiokafka's request for a single topic lets the broker create it.
+        if name not in (await self._metadata()).topics(exclude_internal_topics=False):
+            raise TopicNotFound([name], self._bootstrap_servers)
 
         async def describe() -> list[PartitionReplicas]:
             (found,) = await self._admin.describe_topics([name])

@@ -17,7 +17,7 @@ from aiokafka.client import ConnectionGroup
 from aiokafka.consumer.fetcher import FetchError as AiokafkaFetchError
 from aiokafka.protocol.fetch import FetchRequest
 
-from aioparallel.clients.aiokafka.internals import Fetcher, SubscriptionState
+from aioparallel.clients.aiokafka.internals import Fetcher, PartitionState, SubscriptionState
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import FetchFailed
 from aioparallel.records.record import TopicPartition
@@ -61,27 +61,34 @@ class FetchResponses:
             self._bytes = {tp: data for tp, data in self._bytes.items() if tp in self._fetcher._records}
 
     def _keep(self, request: Any, answer: Any) -> None:
+        asked = {(topic, number): offset for topic, partitions in request.topics for number, offset, *_ in partitions}
         for topic, partitions in answer.topics:
             for part in partitions:
                 partition = TopicPartition(topic, part[0])
+                # aiokafka discards an answer about another position, such as a late one of the leader before.
+                if (state := self._state(partition)) is None or state.position != asked.get(partition):
+                    continue
                 if part[_CODE] == ErrorCode.CORRUPT_MESSAGE:
-                    self._report_corrupt(request, partition)
+                    self._report_corrupt(partition, state.position)
                 elif data := part[_DATA]:
                     self._bytes[partition] = data
 
-    def _report_corrupt(self, request: Any, partition: TopicPartition) -> None:
-        """Store an error for the partition, unless its position has changed since the request."""
+    def _state(self, partition: TopicPartition) -> PartitionState | None:
+        """The state of an assigned partition with a position."""
         subscription = self._subscriptions.subscription
         assignment = None if subscription is None else subscription.assignment
-        if assignment is None or not assignment.active or partition in self._fetcher._records:
-            return
+        if assignment is None or not assignment.active:
+            return None
         state = assignment.state_value(partition)
-        asked = {(topic, number): offset for topic, partitions in request.topics for number, offset, *_ in partitions}
-        if state is None or not state.has_valid_position or state.position != asked.get(partition):
+        return state if state is not None and state.has_valid_position else None
+
+    def _report_corrupt(self, partition: TopicPartition, position: int) -> None:
+        """Store an error for the partition."""
+        if partition in self._fetcher._records:
             return
         failure = FetchFailed(
             partition,
-            state.position,
+            position,
             "its leader reports that its own log is damaged there (CORRUPT_MESSAGE); nothing was skipped. Make a "
             "replica with an intact log the leader, or delete the damaged records: kafka-delete-records.sh",
         )

@@ -36,13 +36,14 @@ def _ignore(source: Source) -> None:
 
 
 class Scheduler:
-    """Lanes of all sources, and their records from admitted to ended.
+    """Keeps the lanes of all sources, and moves each record from admitted to ended. A source is an assignment of a
+    partition, or the items of one iterable.
 
-    ``slots``: how many handlers may run at once, for a fair share between sources. ``max_parked``: the bound of
-    :class:`~aioparallel.engine.schedule.parking.Parking`. ``on_drained(source)`` is called when a stopped source has
-    nothing in flight or producing, and when a source is dropped. ``on_full(source)`` is called when :attr:`Source.full`
-    changes.
-    ``turns``: makes the queue in which sources take turns.
+    ``slots``: how many handlers may run at once. Sources share them fairly: one that holds more than its share lets the
+    others go first. ``max_parked``: the bound of :class:`~aioparallel.engine.schedule.parking.Parking`.
+    ``on_drained(source)`` is called when a stopped source has nothing in flight or producing, and when a source is
+    dropped. ``on_full(source)`` is called when :attr:`Source.full` changes. ``turns``: makes the queue in which sources
+    take turns.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class Scheduler:
         self._line = self._turns.line
         self._turn = Turn(self.counters, self.put_back)
         self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
-        """None: all records run one by one."""
+        """None: there are no batch handlers, so each record has its own call."""
         self.paused = False
 
     @property
@@ -81,7 +82,8 @@ class Scheduler:
 
     @property
     def has_ready(self) -> bool:
-        """Whether a worker may find something to start."""
+        """Whether a source is in line and the scheduler is not paused. The source may still have nothing that may
+        start."""
         return bool(self._line) and not self.paused
 
     @property
@@ -147,7 +149,7 @@ class Scheduler:
     # -- out --------------------------------------------------------------------------------------------
 
     def run_ready(self, step: Step, hand_over: HandOver, most: Iterable[object]) -> Taken | TakenTogether | None:
-        """Start ready records of one source, at most one for each element of ``most``, by calling ``step(record)``.
+        """Start ready records of one source by calling ``step(record)``: at most as many as ``most`` has elements.
 
         A record whose step returns :data:`~aioparallel.engine.isolation.ENDED` has succeeded. After a plain end,
         ``hand_over(record, ended)`` reports whether the record is producing or has succeeded. The first record with
@@ -257,7 +259,8 @@ class Scheduler:
         """End a call whose records are in flight or producing: the ``failed`` ones have failed, the others succeeded.
 
         Returns the failed records that still need an outcome, in flight or producing. That is the first failed record
-        of each lane. The records behind it are put back without being ready. Records of dropped sources are ended.
+        of each lane. The records behind it in the lane are parked. Each becomes ready when the record before it has
+        ended. Records of dropped sources are ended.
         """
         assert self.assembler is not None
         self.assembler.ended(call)
@@ -333,7 +336,8 @@ class Scheduler:
     def end(self, record: AnyRecord, outcome: EndState, mates: Collection[AnyRecord] = ()) -> None:
         """End a record in flight or producing.
 
-        ``mates``: the records of its call that are behind others. They do not become ready when a lane opens.
+        ``mates``: the records of the same call that follow another record of the call in their lane. They do not become
+        ready when a lane opens.
         """
         source = record._source
         self.counters.leave(record)
@@ -389,7 +393,8 @@ class Scheduler:
         self.unpark(record)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
-        """Apply an outcome if the source drains; ignore it if the source is dropped (I6)."""
+        """Apply an outcome if the source is draining. Ignore it if the source is dropped (invariant I6 in
+        docs/internals.md)."""
         record._next = None
         if source.dropped:
             self.counters.dropped += 1

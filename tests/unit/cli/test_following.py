@@ -14,25 +14,30 @@ from aioparallel.cli.consume.reading import Reading
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.records.record import Record, TopicPartition
 
-P = TopicPartition("t", 0)
+P, NEW = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 class Log:
-    """A client of one log. ``topic_id``: another one is another log."""
+    """A client of a topic whose logs are equal. ``topic_id``: another one is another log."""
 
     def __init__(self, *values: bytes) -> None:
         self.values = list(values)
         self.topic_id = b"1"
+        self.all = {P}
         self.asked = asyncio.Event()
 
-    async def beginning_offsets(self, _partitions: Collection[TopicPartition], _timeout: float) -> Mapping[object, int]:
-        """Nothing is ever deleted."""
-        return {P: 0}
+    async def partitions(self, _topics: Collection[str], _timeout: float) -> set[TopicPartition]:
+        """Those that there are now."""
+        return set(self.all)
 
-    async def end_offsets(self, _partitions: Collection[TopicPartition], _timeout: float) -> Mapping[object, int]:
+    async def beginning_offsets(self, partitions: Collection[TopicPartition], _timeout: float) -> Mapping[object, int]:
+        """Nothing is ever deleted."""
+        return dict.fromkeys(partitions, 0)
+
+    async def end_offsets(self, partitions: Collection[TopicPartition], _timeout: float) -> Mapping[object, int]:
         """Asked in each round."""
         self.asked.set()
-        return {P: len(self.values)}
+        return dict.fromkeys(partitions, len(self.values))
 
     async def topic_ids(self, _topics: Collection[str], _timeout: float) -> Mapping[str, bytes]:
         """The id of the log."""
@@ -40,8 +45,10 @@ class Log:
 
     async def read(self, spans: Mapping[TopicPartition, Span]) -> AsyncIterator[Fetched]:
         """All at once."""
-        span = spans[P]
-        yield Fetched(P, [Record(*P, at, None, self.values[at]) for at in range(span.start, span.end)], span.end)
+        for one, span in spans.items():
+            yield Fetched(
+                one, [Record(*one, at, None, self.values[at]) for at in range(span.start, span.end)], span.end
+            )
 
     async def rounds(self) -> None:
         """Wait until it was asked twice more."""
@@ -68,3 +75,24 @@ async def test_a_shorter_log(topic_id: bytes, shown: list[bytes], monkeypatch: p
     following.cancel()
     await asyncio.wait([following])
     assert found == [b"a", b"b", b"c", *shown]
+
+
+@pytest.mark.parametrize(("partitions", "shown"), [((), [(0, b"a"), (1, b"a")]), ((0,), [(0, b"a")])])
+async def test_a_partition_that_is_added(
+    partitions: tuple[int, ...], shown: list[tuple[int, bytes]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is shown from its beginning, unless others were chosen."""
+    monkeypatch.setattr(reading, "FOLLOW_INTERVAL", 0.001)
+    monkeypatch.setattr(reading, "LOOK_FOR_PARTITIONS", 1)
+    log, found = Log(b"a"), []
+    which = Chosen(everything=True, follow=True, partition=partitions)
+    following = asyncio.create_task(
+        Reading(cast("Client", log), {P}, which).run(lambda record: found.append((record.partition, record.value)))
+    )
+    await log.rounds()
+    log.all.add(NEW)
+    await log.rounds()
+    await log.rounds()
+    following.cancel()
+    await asyncio.wait([following])
+    assert found == shown

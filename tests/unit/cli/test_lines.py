@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
+from typing import cast
 
 import pytest
 
 from aioparallel.cli.app import run
 from aioparallel.cli.produce.command import Producing
 from aioparallel.cli.produce.lines import LineParser
-from aioparallel.records.errors import ConfigurationError
+from aioparallel.cli.produce.producing import _Sending
+from aioparallel.clients.aiokafka import AiokafkaProducer
+from aioparallel.delivery.producer import PendingOutput
+from aioparallel.records.errors import ConfigurationError, ProduceFailed
+from aioparallel.records.record import Produced
 
 
 @pytest.mark.parametrize(
@@ -41,3 +47,30 @@ def test_options_that_are_no_utf_8() -> None:
     how = Producing(key_separator="\udcff", header=("a=\udcfe",))
     output = LineParser("t", how).record(b"k\xffv", "line 1")
     assert (output.key, output.value, output.headers) == (b"k", b"v", (("a", b"\xfe"),))
+
+
+class Answers:
+    """A producer that answers at once: by the value, with a failure that is passing, or not, or with a place."""
+
+    def send_one(self, delivery: PendingOutput) -> None:
+        """Answer."""
+        if delivery.output.value in (b"late", b"refused"):
+            passing = delivery.output.value == b"late"
+            delivery.failed(ProduceFailed("t", 0, "no", passing=passing))
+        else:
+            delivery.placed(Produced("t", 0, 0, 0))
+
+
+async def test_what_is_said_of_lines_without_an_acknowledgement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Their batch may have reached the log: whoever sends them again should know."""
+    file = tmp_path / "lines"
+    file.write_bytes(b"late\nrefused\nwell\n")
+    sending = _Sending(cast("AiokafkaProducer", Answers()))
+    await sending.run([file], LineParser("t", Producing()))
+    sending.report("t")
+    said = capsys.readouterr().err
+    assert f"line 1 of {file} was not acknowledged and may be written or not" in said
+    assert f"line 2 of {file} was not written" in said
+    assert "1 record written to t, 1 line not written, 1 line not acknowledged: they may be written or not." in said

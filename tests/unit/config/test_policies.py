@@ -148,6 +148,7 @@ def test_retries_end_where_a_record_has_somewhere_to_go() -> None:
     ten = RetryPolicy(max_attempts=10)
     assert FailurePolicy(dead_letter="dead").retry == FailurePolicy(retry_topics={"r": 5}).retry == ten
     assert replace(FailurePolicy(), dead_letter="dead").retry == ten
+    assert replace(FailurePolicy(dead_letter="dead"), dead_letter=None).retry == RetryPolicy()
     assert FailurePolicy(retry=RetryPolicy(), dead_letter="dead").retry == RetryPolicy()
 
 
