@@ -81,7 +81,7 @@ def test_a_bound_at_the_microsecond(
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("startingOffsetsByTimestampStrategy", "leave it out: a time behind the last record"),
+        ("startingOffsetsByTimestampStrategy", "leave it out: a time after the last record"),
         ("kafka.isolation.level", "leave it out: a backfill reads committed records"),
         ("maxOffsetsPerTrigger", "leave it out: a backfill reads all"),
         ("minPartitions", "leave it out"),

@@ -23,7 +23,7 @@ __all__ = ["ROOT", "Newcomer"]
 
 ROOT: Final = Path(__file__).parents[2]
 PORTS: Final = ("8000", "8080", "8081")
-"""The ports in the docstrings. They may be taken on this machine, so others are used."""
+"""The ports in the docstrings. They may be taken on this machine, so others are used; a broker gets a free one."""
 FILLING: Final = (
     "examples/orders.py",
     "examples.fill_flights",
@@ -74,9 +74,10 @@ class Newcomer:
         elif program_of(words) in FILLING:
             await (await self._start(words)).ended(DEADLINE)
         else:
-            child = await self._start(words)
+            is_broker = words[1] == "broker"
+            child = await self._start([*words, "--port", "0"] if is_broker else words)
             self.terminals[Path(program_of(words)).name] = child
-            while words[1] == "broker" and not self.environment:
+            while is_broker and not self.environment:
                 if (line := (await child.line(DEADLINE)).strip()).startswith("export "):
                     self.environment = dict([line.removeprefix("export ").split("=")])
 

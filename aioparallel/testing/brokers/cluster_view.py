@@ -16,8 +16,12 @@ __all__ = ["PartitionView", "View", "answers", "ask"]
 _METADATA: Final = 3
 _VERSION: Final = 7
 """The first version with leader epochs (Kafka protocol guide)."""
+_API_VERSIONS: Final = 18
 _CORRELATION_ID: Final = 11
 
+_VERSIONS_REQUEST: Final = Schema(
+    ("api_key", Int16), ("api_version", Int16), ("correlation_id", Int32), ("client_id", String())
+)
 _REQUEST: Final = Schema(
     ("api_key", Int16),
     ("api_version", Int16),
@@ -70,12 +74,15 @@ class View(NamedTuple):
 
 
 def answers(host: str, port: int, timeout: float) -> bool:
-    """Whether a Kafka broker answers there within ``timeout`` seconds for each step. Raises no OSError."""
+    """Whether a Kafka broker answers there within ``timeout`` seconds for each step. Raises no OSError.
+
+    The request is ApiVersions, because a listener that requires a login answers it to everybody.
+    """
     try:
-        ask(host, port, timeout=timeout)
+        answer = _exchange(host, port, _VERSIONS_REQUEST.encode([_API_VERSIONS, 0, _CORRELATION_ID, None]), timeout)
     except OSError:
         return False
-    return True
+    return bool(answer[:6] == Int32.encode(_CORRELATION_ID) + Int16.encode(0))
 
 
 def ask(host: str, port: int, topic: str | None = None, *, timeout: float) -> View:
@@ -85,9 +92,7 @@ def ask(host: str, port: int, topic: str | None = None, *, timeout: float) -> Vi
     """
     topics = [] if topic is None else [topic]
     request = _REQUEST.encode([_METADATA, _VERSION, _CORRELATION_ID, None, topics, False])
-    with socket.create_connection((host, port), timeout) as connection, connection.makefile("rb") as stream:
-        connection.sendall(Int32.encode(len(request)) + request)
-        answer = _read(stream, int.from_bytes(_read(stream, 4), "big"))
+    answer = _exchange(host, port, request, timeout)
     try:
         _, _, brokers, _, _, found = _RESPONSE.decode(BytesIO(answer))
     except ValueError as error:
@@ -97,6 +102,13 @@ def ask(host: str, port: int, topic: str | None = None, *, timeout: float) -> Vi
         for _, number, leader, epoch, replicas, in_sync, _ in (found[0][3] if found else ())
     }
     return View(frozenset(number for number, *_ in brokers), partitions)
+
+
+def _exchange(host: str, port: int, request: bytes, timeout: float) -> bytes:
+    """Send a request on a new connection. Returns the response without its length."""
+    with socket.create_connection((host, port), timeout) as connection, connection.makefile("rb") as stream:
+        connection.sendall(Int32.encode(len(request)) + request)
+        return _read(stream, int.from_bytes(_read(stream, 4), "big"))
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Final
 
 from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.records.errors import BrokerStartError
-from aioparallel.testing.brokers.cluster_view import View, ask
+from aioparallel.testing.brokers.cluster_view import View, answers, ask
 from aioparallel.testing.brokers.kafka_node import HOST, KafkaNode, KafkaProgram
 from aioparallel.testing.brokers.ports import free_ports
 from aioparallel.testing.brokers.secured import Secured
@@ -93,11 +93,11 @@ class KafkaNodes:
             node.close()
 
     def wait_until_ready(self, nodes: Collection[KafkaNode], timeout: float) -> None:
-        """Wait until each of these brokers answers and knows that all of them are up."""
+        """Wait until each of these brokers answers and, if there are several, knows that all of them are up."""
         deadline = time.monotonic() + timeout
         needed = [node for node in self if node in nodes or node is self._controller]
         for node in nodes:
-            while (view := self.view(node)) is None or not view.brokers >= {one.node_id for one in nodes}:
+            while not self._is_ready(node, {one.node_id for one in nodes}):
                 ended = next((one for one in needed if one.exit_code() is not None), None)
                 if ended is not None or time.monotonic() > deadline:
                     what = f"ended with code {ended.exit_code()}" if ended is not None else "does not answer"
@@ -107,6 +107,12 @@ class KafkaNodes:
                         f"{timeout:g} s; {culprit.program.java}). Its output:\n{culprit.log_tail()}"
                     )
                 time.sleep(_POLL_INTERVAL)
+
+    def _is_ready(self, node: KafkaNode, expected: set[int]) -> bool:
+        if len(self.brokers) == 1:  # its only listener may require a login
+            return answers(HOST, node.port, timeout=_ASK_TIMEOUT)
+        view = self.view(node)
+        return view is not None and expected <= view.brokers
 
     def view(self, node: KafkaNode, topic: str | None = None) -> View | None:
         """This broker's view of the cluster and a topic; None if it does not answer within a second."""

@@ -106,14 +106,14 @@ def test_client_options_that_are_ours_are_refused() -> None:
 
 def test_transactions_have_an_interval_of_their_own() -> None:
     """However the options are made. The default is not refused there, as nobody may have given it."""
-    with pytest.raises(ConfigurationError, match="commit_interval=5: cannot stand beside Transactions"):
+    with pytest.raises(ConfigurationError, match="commit_interval=5: cannot be combined with Transactions"):
         Options(commits=Transactions(), commit_interval=5)
-    with pytest.raises(ConfigurationError, match=r"commit_interval=1\.0: cannot stand beside Transactions"):
+    with pytest.raises(ConfigurationError, match=r"commit_interval=1\.0: cannot be combined with Transactions"):
         Options.of({"commits": Transactions(), "commit_interval": 1.0})
     assert Options(commits=Transactions()).commit_interval == 1.0
 
 
 def test_a_tracker_with_a_client_needs_a_producer() -> None:
     """Redelivered records are produced."""
-    with pytest.raises(ConfigurationError, match="producer=None: is needed beside a client"):
+    with pytest.raises(ConfigurationError, match="producer=None: is needed if the client"):
         RedeliveryTracker("q", group_id="g", client=InMemoryClient(InMemoryBroker(), "g"))

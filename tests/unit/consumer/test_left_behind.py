@@ -420,19 +420,19 @@ else:
     from aioparallel.cli import app as command_line
 
     @command_line.app.command
-    def consume():
+    def handle_records():
         consumer.run_sync(handle)
 
     command_line.main()
 """
 
 
-@pytest.mark.parametrize(("how", "code"), [("run_sync", 1), ("asyncio.run", 0), ("consume", NOT_STOPPED)])
+@pytest.mark.parametrize(("how", "code"), [("run_sync", 1), ("asyncio.run", 0), ("handle-records", NOT_STOPPED)])
 def test_the_process_ends(how: str, code: int) -> None:
     """By itself after SIGTERM, though the handler ignores even its garbage collection."""
     ran = subprocess.run([sys.executable, "-c", PROGRAM, how], capture_output=True, text=True, timeout=60, check=False)
     assert ran.returncode == code, ran.stderr
     assert ("HandlerNotStopped: the handler for t-0 offset 0 still runs" in ran.stderr) is (how == "run_sync")
-    assert ("ERROR the handler for t-0 offset 0 still runs" in ran.stderr) is (how == "consume")
+    assert ("ERROR the handler for t-0 offset 0 still runs" in ran.stderr) is (how == "handle-records")
     assert "never" not in ran.stderr
     assert "was destroyed" not in ran.stderr
