@@ -2,17 +2,20 @@
 
 ::
 
-    app.py      the commands and their exit codes
-    console.py  printing, asking, checking for extras
-    cluster.py  options to reach a cluster; security.py those of TLS and SASL
-    broker.py   a broker to try things out
-    topics/     lists, describes, creates and deletes topics
-    produce/    a record for each line
-    consume/    shows records
-    bench/      measures the consumer on the user's brokers
-    dlq/        dead letters
-    kmq/        queues with redelivery markers
-    store/      tables for positions in a database
+    app.py             the commands and their exit codes
+    console.py         printing, asking, checking for extras
+    cluster.py         options to reach a cluster; security.py those of TLS and SASL
+    parsing.py         values of options: NAME=VALUE, times
+    formats.py         records as JSON
+    reading_client.py  a client that reads topics and joins no group
+    broker.py          a broker to try things out
+    topics/            lists, describes, creates and deletes topics
+    produce/           a record for each line
+    consume/           shows records
+    bench/             measures the consumer on the user's brokers
+    dlq/               dead letters
+    kmq/               queues with redelivery markers
+    store/             tables for positions in a database
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 from cyclopts import Group, Parameter
 
+from aioparallel.cli.parsing import name_and_value
 from aioparallel.cli.security import Secure
 from aioparallel.records.errors import ConfigurationError
 
@@ -75,9 +76,7 @@ def parse_client_options(texts: Sequence[str]) -> dict[str, object]:
     known = inspect.signature(AIOKafkaConsumer.__init__).parameters
     options: dict[str, object] = {}
     for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name:
-            raise ConfigurationError("client_options", text, "name=value, as in security_protocol=SASL_SSL")
+        name, value = name_and_value("client_options", text, "name=value, as in security_protocol=SASL_SSL")
         options[name] = _typed(name, value, known[name].default if name in known else None)
     if str(options.get("security_protocol", "")).endswith("SSL"):
         options["ssl_context"] = ssl.create_default_context()

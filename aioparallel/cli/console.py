@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from importlib.util import find_spec
@@ -23,10 +24,12 @@ __all__ = [
     "confirm",
     "counted",
     "far_time",
+    "has_terminal",
     "local_time",
     "make_console",
     "moment_of",
     "plain_text",
+    "require_consent",
     "require_extra",
     "say",
     "say_error",
@@ -69,6 +72,17 @@ def confirm(question: str) -> bool:
         raise asyncio.CancelledError from None
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def has_terminal() -> bool:
+    """Whether somebody can type into standard input."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def require_consent(instead: str, has_agreed: bool) -> None:
+    """Raise ConfigurationError if the user has not agreed and cannot be asked. ``instead``: the flags for that."""
+    if not (has_agreed or has_terminal()):
+        raise ConfigurationError("yes", False, f"standard input is no terminal, so there is nobody to ask; {instead}")
 
 
 def require_extra(command: str, modules: Sequence[str]) -> None:

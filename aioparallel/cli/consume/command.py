@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
 
 from aioparallel.cli.cluster import Cluster
-from aioparallel.cli.dlq.selecting import parse_time, understood
+from aioparallel.cli.parsing import parse_time, understood
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["Chosen", "Format", "consume"]

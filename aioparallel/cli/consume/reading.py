@@ -9,23 +9,19 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Final
 
-from aioparallel.cli.cluster import Cluster, connecting_options
+from aioparallel.cli.cluster import Cluster
 from aioparallel.cli.console import say
 from aioparallel.cli.consume.command import Chosen, Format
 from aioparallel.cli.consume.showing import printer
-from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.cli.reading_client import REQUEST_TIMEOUT, chosen_partitions, reading_client
 from aioparallel.group.client import Client, Span
 from aioparallel.group.unreadable import read_past
-from aioparallel.records.errors import ConfigurationError, TopicNotFound
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["Reading", "show_records"]
 
-CONNECT_TIMEOUT: Final = 10.0
-REQUEST_TIMEOUT: Final = 30.0
-STOP_TIMEOUT: Final = 5.0
-FOLLOW_INTERVAL: Final = 0.3
-# Seconds.
+FOLLOW_INTERVAL: Final = 0.3  # seconds
 LOOK_FOR_PARTITIONS: Final = 20
 """Intervals between two looks for partitions that were added."""
 _GROUP: Final = "aioparallel-consume"
@@ -37,24 +33,9 @@ Position = dict[TopicPartition, int]
 async def show_records(topic: str, which: Chosen, how: Format, where: Cluster) -> None:
     """``aioparallel consume``."""
     skipped = where.skipped
-    client: Client = AiokafkaClient(
-        where.bootstrap_servers,
-        _GROUP,
-        client_options={**connecting_options(where), "isolation_level": "read_committed"},
-    )
-    try:
-        await client.start(CONNECT_TIMEOUT)
-        found = await client.partitions([topic], REQUEST_TIMEOUT)
-        if not found:
-            raise TopicNotFound([topic], where.bootstrap_servers)
-        wanted = {TopicPartition(topic, number) for number in which.partition} or found
-        if missing := wanted - found:
-            raise ConfigurationError(
-                "partition", min(missing).partition, f"{topic} has the partitions 0 to {len(found) - 1}"
-            )
+    async with reading_client(where, _GROUP, isolation_level="read_committed") as client:
+        wanted = await chosen_partitions(client, topic, which.partition, where.bootstrap_servers)
         await Reading(client, wanted, which, skipped).run(printer(how))
-    finally:
-        await client.stop(STOP_TIMEOUT)
 
 
 class Reading:

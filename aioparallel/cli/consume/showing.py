@@ -10,7 +10,7 @@ from rich.text import Text
 
 from aioparallel.cli.console import local_time, make_console, plain_text
 from aioparallel.cli.consume.command import Format
-from aioparallel.cli.dlq.printing import as_json, iso_time, name_as_json
+from aioparallel.cli.formats import as_json, iso_time, name_as_json
 from aioparallel.records.record import Record, readable_name
 
 __all__ = ["as_object", "as_text", "printer"]

@@ -11,25 +11,16 @@ from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.dlq.commands import Access
 from aioparallel.cli.dlq.holding import HEARTBEAT_INTERVAL, REBALANCE_TIMEOUT, SESSION_TIMEOUT, Hold
 from aioparallel.cli.dlq.marks import Marks
+from aioparallel.cli.reading_client import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, chosen_partitions
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.group.client import Client, Fetched, Span
 from aioparallel.group.unreadable import read_past
-from aioparallel.records.errors import ConfigurationError, TopicNotFound
 from aioparallel.records.record import TopicPartition
 
-__all__ = [
-    "CONNECT_TIMEOUT",
-    "REQUEST_TIMEOUT",
-    "STOP_TIMEOUT",
-    "OpenTopic",
-    "open_topic",
-]
+__all__ = ["OpenTopic", "open_topic"]
 
-CONNECT_TIMEOUT: Final = 10.0
-REQUEST_TIMEOUT: Final = 30.0
-STOP_TIMEOUT: Final = 5.0
 MARKS_RETENTION: Final = 10 * 365 * 86_400.0
-# Seconds. MARKS_RETENTION: by default Kafka deletes the offsets of a group without members after a week.
+"""Seconds. By default Kafka deletes the offsets of a group without members after a week."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +83,7 @@ async def open_topic(topic: str, partitions: Collection[int], access: Access) ->
     )
     try:
         await client.start(CONNECT_TIMEOUT)
-        found = await client.partitions([topic], REQUEST_TIMEOUT)
-        if not found:
-            raise TopicNotFound([topic], access.bootstrap_servers)
-        wanted = sorted({TopicPartition(topic, number) for number in partitions} or found)
-        if missing := set(wanted) - found:
-            raise ConfigurationError(
-                "partition", min(missing).partition, f"{topic} has the partitions 0 to {len(found) - 1}"
-            )
+        wanted = sorted(await chosen_partitions(client, topic, partitions, access.bootstrap_servers))
         beginnings = await client.beginning_offsets(wanted, REQUEST_TIMEOUT)
         ends = await client.end_offsets(wanted, REQUEST_TIMEOUT)
         committed = await client.committed(wanted, REQUEST_TIMEOUT)

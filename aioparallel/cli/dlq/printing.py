@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from collections import Counter
 from collections.abc import Iterator
@@ -12,20 +11,18 @@ from typing import Final, NamedTuple
 from rich.table import Table
 from rich.text import Text
 
-from aioparallel.cli.console import age, counted, far_time, local_time, moment_of, plain_text
+from aioparallel.cli.console import age, counted, local_time, plain_text
 from aioparallel.cli.dlq.selecting import Age, DeadLetter, Selection
+from aioparallel.cli.formats import as_json, iso_time, name_as_json
 from aioparallel.delivery.letters import original_headers
-from aioparallel.records.record import raw_name, readable_name
+from aioparallel.records.record import readable_name
 
 __all__ = [
     "Row",
-    "as_json",
     "details",
     "footer",
-    "iso_time",
     "json_details",
     "json_summary",
-    "name_as_json",
     "readable",
     "row",
     "table",
@@ -188,24 +185,3 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
     fields["headers"] = [[name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]
     fields["value"] = as_json(record.value)
     return fields
-
-
-def iso_time(at: float) -> str:
-    """ISO 8601 with milliseconds and zone."""
-    moment = moment_of(at)
-    return far_time(at) if moment is None else moment.isoformat(timespec="milliseconds")
-
-
-def name_as_json(name: str) -> object:
-    """A header's name as a string, or as ``{"base64": "..."}`` if its bytes are no UTF-8."""
-    return name if (raw := raw_name(name)) is None else as_json(raw)
-
-
-def as_json(data: bytes | None) -> object:
-    """UTF-8 text as a string, other bytes as ``{"base64": "..."}``."""
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": base64.b64encode(data).decode()}

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import heapq
 import re
-import time
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import Annotated, Final, Generic, NamedTuple, TypeVar
 
-from cyclopts import Group, Parameter, Token
+from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
 
+from aioparallel.cli.parsing import parse_time, understood
 from aioparallel.delivery.letters import Letter
 from aioparallel.group.client import Span
 from aioparallel.records.errors import ConfigurationError
@@ -27,7 +25,6 @@ __all__ = [
     "Selection",
     "parse_offsets",
     "parse_origin",
-    "parse_time",
 ]
 
 T = TypeVar("T")
@@ -35,7 +32,6 @@ T = TypeVar("T")
 Age = tuple[float, int, int]
 """Last failure of a letter (seconds since the epoch), partition and offset: sorts by age."""
 
-SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 WHICH: Final = Group("Which letters", sort_key=1)
 
 
@@ -86,30 +82,6 @@ def parse_origin(text: str) -> OriginFilter:
     if not topic or len(numbers) > 2 or not all(number.isascii() and number.isdigit() for number in numbers):
         raise ConfigurationError("origin", text, "must be topic, topic:partition or topic:partition:offset")
     return OriginFilter(topic, *map(int, numbers))
-
-
-def parse_time(text: str, now: float | None = None) -> float:
-    """Parses ISO 8601 (local time without a zone), or a duration before ``now``: 90s, 30m, 2h, 3d, 1w.
-
-    ``now`` and the result are seconds since the epoch. Raises ConfigurationError.
-    """
-    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text):
-        return (time.time() if now is None else now) - float(ago[1]) * SECONDS[ago[2]]
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except ValueError:
-        raise ConfigurationError(
-            "time", text, "must be a duration ago (90s, 30m, 2h, 3d, 1w) or an ISO time like 2026-03-01T14:30"
-        ) from None
-
-
-def understood(parse: Callable[[str], object], metavar: str) -> Parameter:
-    """An option parsed by a function."""
-
-    def converter(_type: object, tokens: Sequence[Token]) -> object:
-        return parse(tokens[0].value)
-
-    return Parameter(converter=converter, n_tokens=1, accepts_keys=False, metavar=metavar)
 
 
 @Parameter(name="*", group=WHICH)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
@@ -10,17 +9,18 @@ from typing import Final
 import aiokafka.errors as kafka
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from aioparallel.cli.console import confirm, counted, make_console, plain_text, say
-from aioparallel.cli.dlq.commands import Access, Dropping, Replaying, Settling
-from aioparallel.cli.dlq.dead_letter_topic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT, OpenTopic, open_topic
+from aioparallel.cli.console import confirm, counted, make_console, plain_text, require_consent, say
+from aioparallel.cli.dlq.commands import Access, Dropping, Replaying
+from aioparallel.cli.dlq.dead_letter_topic import OpenTopic, open_topic
 from aioparallel.cli.dlq.planning import Chosen, Plan, make_plan
 from aioparallel.cli.dlq.replaying import Destination, Replay, Replayed
 from aioparallel.cli.dlq.selecting import Selection
 from aioparallel.cli.dlq.whole_records import Sources
+from aioparallel.cli.reading_client import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
 from aioparallel.clients.aiokafka import AiokafkaProducer
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.group.client import Span
-from aioparallel.records.errors import ClientError, ConfigurationError
+from aioparallel.records.errors import ClientError
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["drop_letters", "replay_letters"]
@@ -31,7 +31,7 @@ _LARGEST_REQUEST: Final = {"max_request_size": 96 * 1024 * 1024}  # brokers acce
 
 async def replay_letters(topic: str, which: Selection, how: Replaying, where: Access) -> bool:
     """``aioparallel dlq replay``."""
-    require_consent(how)
+    require_consent("--yes skips the question, --dry-run only prints", how.yes or how.dry_run)
     async with planned(topic, which, where, mark=not how.no_mark) as (opened, plan):
         if how.dry_run:
             tell(plan, topic, lambda one: f"sent to {how.to or one.origin.topic}")
@@ -52,7 +52,7 @@ async def replay_letters(topic: str, which: Selection, how: Replaying, where: Ac
 
 async def drop_letters(topic: str, which: Selection, how: Dropping, where: Access) -> bool:
     """``aioparallel dlq drop``."""
-    require_consent(how)
+    require_consent("--yes skips the question, --dry-run only prints", how.yes or how.dry_run)
     async with planned(topic, which, where, mark=True) as (opened, plan):
         if how.dry_run:
             tell(plan, topic, lambda _one: "dropped")
@@ -70,16 +70,6 @@ async def drop_letters(topic: str, which: Selection, how: Dropping, where: Acces
         if how.delete:
             await delete(opened, plan, where, dry_run=how.dry_run)
         return tell_refused(plan.refused)
-
-
-def require_consent(how: Settling) -> None:
-    """Raise ConfigurationError if the user has not agreed and cannot be asked."""
-    if not (how.yes or how.dry_run or sys.stdin.isatty()):
-        raise ConfigurationError(
-            "yes",
-            how.yes,
-            "standard input is no terminal, so there is nobody to ask; --yes skips the question, --dry-run only prints",
-        )
 
 
 @asynccontextmanager

@@ -16,9 +16,8 @@ from rich.table import Table
 
 from aioparallel.cli.cluster import connecting_options
 from aioparallel.cli.console import make_console, say
-from aioparallel.cli.dlq.dead_letter_topic import CONNECT_TIMEOUT, REQUEST_TIMEOUT, STOP_TIMEOUT
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
-from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.cli.reading_client import REQUEST_TIMEOUT, reading_client
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.group.client import Client, Span
 from aioparallel.group.unreadable import read_past
@@ -181,9 +180,7 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
     """``aioparallel kmq status``."""
     topics = QueueTopics(queue, where.marker_topic, None)
     group = where.group or await _group_of_trackers(queue, topics, where)
-    client = AiokafkaClient(where.bootstrap_servers, group, client_options=connecting_options(where))
-    try:
-        await client.start(CONNECT_TIMEOUT)
+    async with reading_client(where, group) as client:
         status = _Status(client, topics, where.skipped)
         if not await status.begin(where.bootstrap_servers):
             say(
@@ -191,8 +188,6 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
                 "another group tracks this queue, give it by --group."
             )
         await _show(status, queue, how)
-    finally:
-        await client.stop(STOP_TIMEOUT)
 
 
 async def _group_of_trackers(queue: str, topics: QueueTopics, where: QueueAccess) -> str:

@@ -11,6 +11,7 @@ from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt
 
 from aioparallel.cli.cluster import Cluster
+from aioparallel.cli.parsing import name_and_value
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["Producing", "produce"]
@@ -51,13 +52,8 @@ class Producing:
 
     def headers(self) -> tuple[tuple[str, bytes], ...]:
         """The parsed ``header`` options."""
-        parsed = []
-        for text in self.header:
-            name, separator, value = text.partition("=")
-            if not name or not separator:
-                raise ConfigurationError("header", text, "must be NAME=VALUE, as in source=import")
-            parsed.append((name, os.fsencode(value)))  # bytes that are no UTF-8 as they were typed
-        return tuple(parsed)
+        pairs = (name_and_value("header", text, "must be NAME=VALUE, as in source=import") for text in self.header)
+        return tuple((name, os.fsencode(value)) for name, value in pairs)  # bytes that are no UTF-8 as they were typed
 
 
 async def produce(

@@ -13,10 +13,11 @@ from typing import Final
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from aioparallel.cli.cluster import Cluster, connecting_options
-from aioparallel.cli.console import counted, make_console, say, say_error
+from aioparallel.cli.console import counted, has_terminal, make_console, say, say_error
 from aioparallel.cli.produce.command import Producing
 from aioparallel.cli.produce.lines import LineParser
 from aioparallel.cli.produce.reading import lines_of
+from aioparallel.cli.reading_client import CONNECT_TIMEOUT, STOP_TIMEOUT
 from aioparallel.clients.aiokafka import AiokafkaProducer
 from aioparallel.delivery.producer import PendingOutput
 from aioparallel.records.errors import ConfigurationError, ProduceFailed, TopicNotFound
@@ -24,10 +25,7 @@ from aioparallel.records.record import Outgoing, Produced
 
 __all__ = ["produce_lines"]
 
-CONNECT_TIMEOUT: Final = 10.0
-DELIVERY_TIMEOUT: Final = 60.0
-STOP_TIMEOUT: Final = 5.0
-# Seconds.
+DELIVERY_TIMEOUT: Final = 60.0  # seconds
 UNACKNOWLEDGED: Final = 32 * 1024 * 1024
 """Bytes of records that wait for their acknowledgement before reading goes on."""
 OVERHEAD: Final = 100
@@ -56,7 +54,7 @@ async def produce_lines(topic: str, files: Sequence[Path], how: Producing, where
             raise TopicNotFound([topic], where.bootstrap_servers)
         if how.partition is not None and how.partition not in partitions:
             raise ConfigurationError("partition", how.partition, f"{topic} has the partitions 0 to {max(partitions)}")
-        if not files and sys.stdin.isatty():
+        if not files and has_terminal():
             say(f"Each line becomes a record of {topic}. Ctrl-D ends.")
         sending = _Sending(producer)
         try:

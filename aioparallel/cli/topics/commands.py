@@ -9,7 +9,7 @@ from cyclopts import App, Group, Parameter
 from cyclopts.types import PositiveInt
 
 from aioparallel.cli.cluster import Cluster
-from aioparallel.records.errors import ConfigurationError
+from aioparallel.cli.parsing import name_and_value
 
 __all__ = ["Creating", "topics"]
 
@@ -35,13 +35,8 @@ class Creating:
 
     def configs(self) -> dict[str, str]:
         """The parsed ``config`` options."""
-        parsed = {}
-        for text in self.config:
-            name, separator, value = text.partition("=")
-            if not name or not separator:
-                raise ConfigurationError("config", text, "must be NAME=VALUE, as in retention.ms=86400000")
-            parsed[name] = value
-        return parsed
+        allowed = "must be NAME=VALUE, as in retention.ms=86400000"
+        return dict(name_and_value("config", text, allowed) for text in self.config)
 
 
 topics = App(

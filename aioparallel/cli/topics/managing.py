@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
@@ -13,9 +12,9 @@ from rich.text import Text
 
 from aioparallel.cli.broker import NewTopic
 from aioparallel.cli.cluster import Cluster, connecting_options
-from aioparallel.cli.console import confirm, counted, make_console, plain_text, say
+from aioparallel.cli.console import confirm, counted, make_console, plain_text, require_consent, say
+from aioparallel.cli.reading_client import REQUEST_TIMEOUT, reading_client
 from aioparallel.cli.topics.commands import Creating
-from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.group.client import Client
 from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized, TopicNotFound
@@ -23,10 +22,6 @@ from aioparallel.records.record import TopicPartition
 
 __all__ = ["create_topics", "delete_topics", "describe_topic", "list_topics"]
 
-CONNECT_TIMEOUT: Final = 10.0
-REQUEST_TIMEOUT: Final = 30.0
-STOP_TIMEOUT: Final = 5.0
-# Seconds.
 REPLICAS: Final = 3
 """Replicas of a new topic if there are as many brokers."""
 CREATE_TOPICS: Final = 19
@@ -39,10 +34,9 @@ _GROUP: Final = "aioparallel-topics"
 
 async def list_topics(where: Cluster, *, as_json: bool) -> None:
     """``aioparallel topics list``."""
-    async with _admin(where) as admin, _client(where) as client:
+    async with _admin(where) as admin, reading_client(where, _GROUP) as client:
         partitions = await admin.topics()
-        found = await client.partitions(list(partitions), REQUEST_TIMEOUT) if partitions else set()
-        ranges = await _offset_ranges(client, found, await admin.leaderless())
+        ranges = await _offset_ranges(client, _partitions_of(partitions), await admin.leaderless())
     rows = [(name, count, _offsets_in(ranges, name)) for name, count in sorted(partitions.items())]
     console = make_console()
     if as_json:
@@ -60,7 +54,7 @@ async def list_topics(where: Cluster, *, as_json: bool) -> None:
 
 async def describe_topic(topic: str, where: Cluster, *, as_json: bool) -> None:
     """``aioparallel topics describe``."""
-    async with _admin(where) as admin, _client(where) as client:
+    async with _admin(where) as admin, reading_client(where, _GROUP) as client:
         described = await admin.describe_topic(topic)
         configs = await _own_configs(admin, topic)
         asked = {TopicPartition(topic, one.partition): one.leader < 0 for one in described}
@@ -113,18 +107,16 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
     """``aioparallel topics delete``."""
     if not names:
         raise ConfigurationError("NAMES", None, "must be given")
-    if not (yes or (sys.stdin is not None and sys.stdin.isatty())):
-        raise ConfigurationError(
-            "yes", yes, "standard input is no terminal, so there is nobody to ask; --yes skips the question"
-        )
+    require_consent("--yes skips the question", yes)
     async with _admin(where) as admin:
         await _require(admin, DELETE_TOPICS, "deletes no topics")
-        if missing := set(names) - (await admin.topics()).keys():
+        exist = await admin.topics()
+        if missing := set(names) - exist.keys():
             raise TopicNotFound(missing, where.bootstrap_servers)
         if not yes:
-            async with _client(where) as client:
-                found = await client.partitions(list(names), REQUEST_TIMEOUT)
-                ranges = await _offset_ranges(client, found, await admin.leaderless())
+            async with reading_client(where, _GROUP) as client:
+                partitions = _partitions_of({name: exist[name] for name in names})
+                ranges = await _offset_ranges(client, partitions, await admin.leaderless())
             which = ", ".join(f"{name} ({counted(_offsets_in(ranges, name), 'offset')})" for name in names)
             if not confirm(f"Delete {which}?"):
                 say("Nothing was done.")
@@ -137,16 +129,6 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
 async def _admin(where: Cluster) -> AsyncIterator[Admin]:
     async with Admin(where.bootstrap_servers, connecting_options(where), timeout=REQUEST_TIMEOUT) as admin:
         yield admin
-
-
-@asynccontextmanager
-async def _client(where: Cluster) -> AsyncIterator[Client]:
-    client: Client = AiokafkaClient(where.bootstrap_servers, _GROUP, client_options=connecting_options(where))
-    try:
-        await client.start(CONNECT_TIMEOUT)
-        yield client
-    finally:
-        await client.stop(STOP_TIMEOUT)
 
 
 async def _offset_ranges(
@@ -162,6 +144,11 @@ async def _offset_ranges(
     beginnings = await client.beginning_offsets(asked, REQUEST_TIMEOUT)
     ends = await client.written_end_offsets(asked, REQUEST_TIMEOUT)
     return {partition: (beginnings[partition], ends[partition]) for partition in asked}
+
+
+def _partitions_of(counts: Mapping[str, int]) -> list[TopicPartition]:
+    """All partitions of topics, of each of which the number of partitions is given."""
+    return [TopicPartition(topic, number) for topic, count in counts.items() for number in range(count)]
 
 
 def _offsets_in(ranges: Mapping[TopicPartition, tuple[int, int]], topic: str) -> int:

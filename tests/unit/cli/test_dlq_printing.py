@@ -15,8 +15,9 @@ from aioparallel.cli.dlq.dead_letter_topic import OpenTopic
 from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.looking import Search, print_json, print_table
 from aioparallel.cli.dlq.marks import Marks
-from aioparallel.cli.dlq.printing import as_json, details, json_summary, readable
+from aioparallel.cli.dlq.printing import details, json_summary, readable
 from aioparallel.cli.dlq.selecting import DeadLetter, Selection
+from aioparallel.cli.formats import as_json
 from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Client, Committed, Fetched, Span
 from aioparallel.records.errors import ConfigurationError

@@ -12,8 +12,8 @@ from aioparallel.cli.dlq.selecting import (
     Selection,
     parse_offsets,
     parse_origin,
-    parse_time,
 )
+from aioparallel.cli.parsing import parse_time
 from aioparallel.delivery.letters import read_letter
 from aioparallel.group.client import Span
 from aioparallel.records.errors import ConfigurationError
