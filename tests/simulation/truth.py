@@ -242,6 +242,10 @@ class Truth:
     def put_away(self, place: Place) -> None:
         """A dead letter stands in its topic, or the function has returned."""
         self.over[place.partition].add(place.offset)
+        lane = self.lane_of(place)
+        if lane is not None:
+            for run in [run for run in lane.running if run.place == place and run.has_returned]:
+                del lane.running[run]  # a second stray cancellation has ended what it waited for
         self._tell(f"{place} is put away; over")
 
     def _told(self, what: str) -> None:
