@@ -194,6 +194,11 @@ def _full_gates(processor: Processor) -> Iterator[Problem]:
             yield Problem(ProblemKind.NO_ROOM, text + shut)
 
 
+def _throttled(processor: Processor) -> Iterator[Problem]:
+    texts = [f"{place} throttles: {throttled}" for place, throttled in processor.retries.throttled]
+    return _first(ProblemKind.THROTTLED, texts, "places that throttle")
+
+
 def _unanswered(contact: Contact) -> Iterator[Problem]:
     for broker in contact.brokers:
         if broker.owes is not None and broker.owes >= _SILENT:
@@ -258,6 +263,7 @@ def problems_of(
     yield from processor.shortages.problems()
     yield from _held_up(processor)
     yield from _full_gates(processor)
+    yield from _throttled(processor)
     letters = [f"{record.place} cannot be dead-lettered: {reason}" for record, reason in undelivered.items()]
     yield from _first(ProblemKind.DEAD_LETTER_FAILED, letters, "records that cannot be dead-lettered")
     at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.retries.at_gates[:2])

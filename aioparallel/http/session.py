@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
-from aioparallel.engine.outcomes.gates import Gate, NoRoom, give_back
+from aioparallel.engine.outcomes.gates import Gate, NoRoom, Refused, give_back
 from aioparallel.handlers.binding import HandlerContext
 from aioparallel.http.bodies import ACCEPTED
 from aioparallel.http.clients import ReadLimits, opened
@@ -20,7 +20,7 @@ from aioparallel.http.requests import Request, check_headers, has_header, origin
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Flight, Flights, ResponseCache, identity_of
 from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
-from aioparallel.records.errors import BadStatus, InvalidOutput, Reject, RequestTimeout, RetryLater
+from aioparallel.records.errors import BadStatus, InvalidOutput, Reject, RequestTimeout
 from aioparallel.records.record import Record
 from aioparallel.records.user_errors import refuse_coroutine
 from aioparallel.records.wording import kind_of
@@ -177,10 +177,12 @@ class HttpSession:
         if meaning in ("wait", IF_TOLD, IF_TOLD_ELSE_REJECT):
             seconds = retry_after(response.headers)
             if seconds is not None:
+                gate.refused()
                 gate.shut(min(max(seconds, _LEAST), self._of.longest_wait))
                 raise NoRoom(gate)
             if meaning == "wait":
-                raise RetryLater(_BUSY * (1 + _SPREAD * random.random()), f"{asked}: answered {status}")
+                gate.refused()
+                raise Refused(gate, _BUSY * (1 + _SPREAD * random.random()), f"{asked}: answered {status}")
         if meaning in ("reject", IF_TOLD_ELSE_REJECT):
             raise Reject(f"{asked}: answered {status}")
         raise BadStatus(asked, status)

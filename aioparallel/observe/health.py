@@ -126,6 +126,11 @@ class ProblemKind(StrEnum):
     limit.
 
     Check that host: does it throttle, is it slow? ``max_per_host`` is its limit."""
+    THROTTLED = "throttled"
+    """A host of ``http_handler`` has refused most requests of the last minute with 429 or ``Retry-After``, or has
+    requested delays for most of it. The message has the rate that is left.
+
+    Ask for a higher limit there. A lower ``max_per_host`` avoids refused requests, but is no faster."""
     DEAD_LETTER_FAILED = "dead_letter_failed"
     """A record cannot be dead-lettered. This is tried again, and its key waits.
 

@@ -9,4 +9,5 @@
     gates.py          limits concurrency per place, such as an HTTP host; records wait there
     retries.py        when parked records become due, and their timer
     shortages.py      logs and reports exhausted resources, such as file descriptors
+    throttling.py     how much of the last minute a place has refused
 """

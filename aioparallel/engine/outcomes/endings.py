@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from aioparallel.engine.isolation import Ended, drive, resume
 from aioparallel.engine.outcomes.failure_log import FailureLog
 from aioparallel.engine.outcomes.failures import Decision, Failures, NotDue
-from aioparallel.engine.outcomes.gates import give_back_of
+from aioparallel.engine.outcomes.gates import Refused, give_back_of
 from aioparallel.engine.outcomes.retries import Retries
 from aioparallel.engine.outcomes.shortages import Shortages
 from aioparallel.engine.schedule.counters import EndState
@@ -222,6 +222,8 @@ class Endings:
         error = out_of_resources(error) or error
         if isinstance(error, OutOfResources):
             self._shortages.note(record, error)
+        if isinstance(error, Refused):
+            self._retries.watch(error.gate)
         try:
             decision = self._failures.decide(
                 record, error, asyncio.get_running_loop().time(), time.time(), others=others

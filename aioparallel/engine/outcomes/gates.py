@@ -28,12 +28,13 @@ from contextvars import ContextVar
 from itertools import islice
 from typing import Any, Final, NamedTuple, Protocol
 
+from aioparallel.engine.outcomes.throttling import Throttled, Throttling
 from aioparallel.observe.stats import Waiting
-from aioparallel.records.errors import NotToBlame
+from aioparallel.records.errors import NotToBlame, RetryLater
 from aioparallel.records.history import history_of
 from aioparallel.records.record import Record
 
-__all__ = ["Gate", "NoRoom", "Waking", "enter_all", "give_back", "give_back_of", "name_woken"]
+__all__ = ["Gate", "NoRoom", "Refused", "Waking", "enter_all", "give_back", "give_back_of", "name_woken"]
 
 AnyRecord = Record[Any, Any]
 
@@ -60,6 +61,17 @@ class NoRoom(NotToBlame):
 
     def __reduce__(self) -> tuple[object, ...]:
         return NotToBlame, (self.delay, str(self))  # the gate exists only in this process
+
+
+class Refused(RetryLater):
+    """The place of ``gate`` has refused a request without a delay for all: only this record waits."""
+
+    def __init__(self, gate: Gate, delay: float, reason: str) -> None:
+        super().__init__(delay, reason)
+        self.gate = gate
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return RetryLater, (self.delay, str(self))  # the gate exists only in this process
 
 
 class Waking(Protocol):
@@ -95,6 +107,8 @@ class Gate:
         self.name = name
         self.limit = limit
         self.under_way = 0
+        self._left = 0
+        self._throttling: Throttling | None = None
         self._loop = asyncio.get_running_loop()
         self._shut_until = 0.0
         self._line: deque[_Waiter] = deque()
@@ -116,15 +130,24 @@ class Gate:
     def leave(self) -> None:
         """Leave the gate."""
         self.under_way -= 1
+        self._left += 1
         if self._line:
             self._schedule_wake()
 
     def shut(self, seconds: float) -> None:
         """Let no record enter for ``seconds``. A longer time that was set before stays."""
         self._shut_until = max(self._shut_until, self._loop.time() + seconds)
+        if self._throttling is not None:
+            self._throttling.delays(self._shut_until)
         if self._line:
             _release_places(self._line[0].record)  # or it would hold places at other gates for a long time
             self._set_timer()
+
+    def refused(self) -> None:
+        """Note that a request which is inside was refused, for :attr:`throttled`."""
+        if self._throttling is None:
+            self._throttling = Throttling()
+        self._throttling.refused(self._left)
 
     # -- for the engine ---------------------------------------------------------------------------------
 
@@ -149,6 +172,11 @@ class Gate:
             return None
         since = min(waiter.since for waiter in islice(self._line, 2))  # the first may have jumped the line
         return Waiting(self.name, len(self._line), self._loop.time() - since, max(0.0, self.opens_in))
+
+    @property
+    def throttled(self) -> Throttled | None:
+        """What it refused in the last minute; None if nothing, or for a few seconds only."""
+        return None if self._throttling is None else self._throttling.of_last_minute(self._left)
 
     @property
     def opens_in(self) -> float:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from aioparallel.engine.outcomes.gates import Gate, NoRoom
+from aioparallel.engine.outcomes.throttling import Throttled
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.watch.cancellation import EARLY
 from aioparallel.observe.stats import Waiting
@@ -74,7 +75,7 @@ class Retries:
         self._timer: asyncio.Handle | None = None
         self._timer_at = 0.0
         self._closed = False
-        self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()  # all at which records have waited
+        self._gates: weakref.WeakSet[Gate] = weakref.WeakSet()  # at which records have waited or were refused
 
     def park(self, record: AnyRecord, delay: float | None, now: float | None = None) -> None:
         """Park a record for ``delay`` seconds; None: for good, because the run ends. ``now``: when the delay begins, on
@@ -92,6 +93,16 @@ class Retries:
         if self._scheduler.park(record) and not self._closed:
             self._gates.add(no_room.gate)
             no_room.gate.wait(record, self, None if longest == math.inf else longest, no_room.reserving)
+
+    def watch(self, gate: Gate) -> None:
+        """Show this gate in :attr:`throttled`."""
+        self._gates.add(gate)
+
+    @property
+    def throttled(self) -> list[tuple[str, Throttled]]:
+        """The gates that have refused most requests in the last minute, by name."""
+        found = [(gate.name, throttled) for gate in self._gates if (throttled := gate.throttled) is not None]
+        return sorted(one for one in found if one[1].is_mostly)
 
     @property
     def at_gates(self) -> list[Waiting]:

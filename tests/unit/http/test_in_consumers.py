@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import Counter, defaultdict
 from typing import Any
 
@@ -11,8 +12,9 @@ from aiohttp import web
 
 from aioparallel import ConfigurationError, FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.config.handling import CallNext
+from aioparallel.engine.outcomes import throttling
 from aioparallel.group import snapshot
-from aioparallel.http import Request, Response, http_handler
+from aioparallel.http import Request, Response, http_handler, session
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.http.service import Answer, Service
 from tests.support.memory.consuming import consumer_of, produce
@@ -95,6 +97,26 @@ async def test_a_host_that_throttles_is_seen(
         problem = next(one for one in consumer.health().problems if one.kind == "no_room")
         assert f"{served.url}: 3 records wait for it" in problem.message
         assert "it requests a delay" in problem.message
+        consumer.stop()
+        await running
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "0.1"}], ids=["record by record", "with a delay for all"])
+async def test_a_host_throttled_to_a_fraction_is_a_problem(
+    broker: InMemoryBroker, served: Service, monkeypatch: pytest.MonkeyPatch, headers: dict[str, str]
+) -> None:
+    """Each record waits for a moment only, but most requests are refused: the message has the rate that is left."""
+    monkeypatch.setattr(throttling, "_LEAST", 0.3)
+    monkeypatch.setattr(session, "_BUSY", 0.05)
+    produce(broker, [b"%d" % number for number in range(1_000)], 0)
+    asked = itertools.count()
+    served.answer = lambda _: web.Response(status=200 if next(asked) % 10 == 0 else 429, headers=headers)
+    async with asyncio.timeout(60), consumer_of(broker) as consumer:
+        running = asyncio.create_task(consumer.run(http_handler(post, base_url=served.url)))
+        await until(lambda: consumer._engine and "throttled" in {one.kind for one in consumer.health().problems})
+        problem = next(one for one in consumer.health().problems if one.kind == "throttled")
+        assert problem.message.startswith(f"{served.url} throttles: it refused ")
+        assert problem.message.endswith(" requests a second succeed")
         consumer.stop()
         await running
 
