@@ -513,16 +513,17 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
         """Return a copy of the states of all keys of a partition, as they are after the records completed so far. The
-        dict's keys are the bytes of the record keys. For inspection and tests: with many keys it takes a while. May be
+        dict's keys are the bytes of the record keys. After a run that has committed everything, such as one with
+        ``until="end"``, they are those of its end. For inspection and tests: with many keys it takes a while. May be
         called from any thread.
 
-        Raises ConsumerStateError if the consumer does not run, has no ``state``, or does not have this partition (yet).
+        Raises ConsumerStateError if the consumer has not run, has no ``state``, or does not have this partition (yet).
         """
         state = self._keyed_state
         if state is None:
             raise ConsumerStateError("this consumer has no state=State(...), so it keeps no states")
         if self._engine is None:
-            raise ConsumerStateError("this consumer does not run, so it has no states")
+            raise ConsumerStateError("this consumer has not run yet, so it has no states")
         found = ask_on(self._loop, lambda: state.values(TopicPartition(*partition)), _ASK_TIMEOUT)
         if found is None:
             raise ConsumerStateError(f"{TopicPartition(*partition)} is not held here, or its state is not restored yet")

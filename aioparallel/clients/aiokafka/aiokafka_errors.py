@@ -33,8 +33,11 @@ _ADVICE: Final[tuple[tuple[type[Exception], str], ...]] = (
     ),
     (
         kafka.InconsistentGroupProtocolError,
-        "the group's members use another partition assignor: set partition_assignment_strategy in client_options to "
-        "theirs, or use another group_id",
+        "the members of this group are of another kind. If they use another partition assignor, use theirs: "
+        "client_options={'partition_assignment_strategy': [RoundRobinPartitionAssignor]}, after "
+        "from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor, is the one that aiokafka's "
+        "own consumers have. If it is a share group, a streams group or one of Kafka Connect (kafka-groups.sh --list "
+        "shows the type), use another group_id",
     ),
     (kafka.InvalidGroupIdError, "the broker refuses the group_id"),
 )

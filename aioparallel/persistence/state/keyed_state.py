@@ -65,6 +65,8 @@ class KeyedState(Extension):
         self._policy = policy
         self._is_transactional = False
         self._views: dict[TopicPartition, StateView] = {}
+        self._last: dict[TopicPartition, StateView] = {}  # when a run has ended with everything committed
+        self._has_finished = False
         self._writes: dict[TopicPartition, _Write] = {}  # the last increments
         self._largest = LARGEST_PIECE  # bytes of offsets in one record of an increment
         self._piece = PIECE_BYTES  # bytes of entries in one record of a full snapshot
@@ -245,6 +247,7 @@ class KeyedState(Extension):
 
     async def finish(self) -> None:
         """Write full snapshots that are due, so that short daily runs write some as well."""
+        self._has_finished = True
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_FINISHING):
                 await self._write_due()
@@ -292,15 +295,18 @@ class KeyedState(Extension):
     # -- the end ----------------------------------------------------------------------------------------
 
     def released(self, partition: TopicPartition) -> None:
-        """Forget the state of this partition."""
+        """Forget the state of this partition, unless the run has ended: a bounded run's result may be its states."""
         self._restores.release(partition)
-        self._views.pop(partition, None)
+        view = self._views.pop(partition, None)
+        if view is not None and self._has_finished:
+            self._last[partition] = view
 
     # -- showing ----------------------------------------------------------------------------------------
 
     def values(self, partition: TopicPartition) -> dict[bytes, Any] | None:
-        """Returns a copy of a partition's values by key; None if it is not assigned or not restored."""
-        view = self._views.get(partition)
+        """Returns a copy of a partition's values by key, after the run as they were at its end; None if it is not
+        assigned or not restored."""
+        view = self._views.get(partition) or self._last.get(partition)
         return dict(view.table.items()) if view is not None and view.is_restored else None
 
     def stats(self, found: Stats) -> Stats:

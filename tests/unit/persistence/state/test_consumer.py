@@ -97,7 +97,7 @@ async def test_states_are_shown_while_it_runs(together: bool) -> None:
     write(broker, *range(30))
     consumer = keeping(broker, sums(), together=together)
     async with asyncio.timeout(60), consumer:
-        with pytest.raises(ConsumerStateError, match="does not run, so it has no states"):
+        with pytest.raises(ConsumerStateError, match="has not run yet, so it has no states"):
             consumer.states(P0)
         running = asyncio.create_task(consumer.run(nothing))
         await until(lambda: consumer._engine is not None and consumer.stats().succeeded == 30)
@@ -450,3 +450,17 @@ def test_a_group_whose_name_is_no_part_of_a_topics(group: str) -> None:
     ParallelConsumer("in", group_id=group, state=sums(topic="increments", snapshots="full"), **given)
     with pytest.raises(ConfigurationError, match=r"State snapshots='\.\.': is not a valid topic name: set"):
         ParallelConsumer("in", group_id="g", state=sums(topic="increments", snapshots=".."), **given)
+
+
+@both
+async def test_states_after_a_bounded_run(together: bool) -> None:
+    """They are those of its end; a run that has not begun has none."""
+    broker = broker_of()
+    write(broker, *range(20))
+    consumer = keeping(broker, sums(), together=together, until="end")
+    with pytest.raises(ConsumerStateError, match="has not run yet"):
+        consumer.states(P0)
+    await run(consumer)
+    assert consumer.states(P0) == totals(*range(20))
+    with pytest.raises(ConsumerStateError, match="in-7 is not held here"):
+        consumer.states(TopicPartition("in", 7))
