@@ -27,6 +27,7 @@ __all__ = ["Decision", "Failures", "NotDue", "delay_of", "wait_of"]
 # How many seconds a record waits for resources that the process lacks, if waits are counted without a limit of their
 # own (RetryPolicy.count_waits without max_wait).
 _LONGEST_SHORTAGE: Final = 60.0
+_PASSING: Final = (408, 429)  # HTTP statuses that may be others later, beside 5xx
 _LONGEST_CHAIN: Final = 20  # causes of an error that are looked at; a chain may be a circle
 
 
@@ -137,11 +138,10 @@ class Failures:
 
     def _is_unreadable(self, error: Exception) -> bool:
         """Whether the same bytes would give the same error again, and the record has somewhere to go. Where the end
-        would stop the run, only the record's key waits for another deserializer. An OSError is that of another
-        process, such as a schema registry, and memory may be free again later."""
+        would stop the run, only the record's key waits for another deserializer."""
         return (
             isinstance(error, DeserializationError)
-            and not any(isinstance(one, OSError | MemoryError) for one in _causes(error))
+            and not any(map(_may_pass, _causes(error)))
             and self._budget.end in ("dead_letter", "skip")
             and isinstance(self._budget.retry, RetryPolicy)
         )
@@ -200,6 +200,21 @@ class Failures:
             f"is what the function returned for {record!r}; it must be seconds (0 or more), "
             '"dead_letter", "skip" or "stop"',
         )
+
+
+def _may_pass(error: BaseException) -> bool:
+    """Whether a deserializer's error may be another one, or none, later: memory is free again, a schema registry is
+    reached. Clients of registries tell HTTP statuses by ``http_status_code``, ``status`` or ``response.status_code``.
+    """
+    if isinstance(error, OSError | MemoryError):
+        return True
+    response = getattr(error, "response", None)
+    statuses = (
+        getattr(error, "http_status_code", None),
+        getattr(error, "status", None),
+        getattr(response, "status_code", None),
+    )
+    return any(type(one) is int and (one in _PASSING or 500 <= one < 600) for one in statuses)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -465,6 +466,19 @@ def wrapped(cause: Exception) -> Exception:
     return outer
 
 
+def of_registry(**told: object) -> Exception:
+    """An exception of a registry's client that tells the status in an attribute of its own."""
+    error = RuntimeError("registry")
+    vars(error).update(told)
+    return error
+
+
+def answered(status: int) -> Exception:
+    """What httpx raises for a status."""
+    request = httpx.Request("GET", "http://registry/schemas/ids/7")
+    return httpx.HTTPStatusError("refused", request=request, response=httpx.Response(status, request=request))
+
+
 @pytest.mark.parametrize(
     ("policy", "cause", "decision"),
     [
@@ -475,6 +489,13 @@ def wrapped(cause: Exception) -> Exception:
         (FailurePolicy(dead_letter="dead", retry=EXACT), wrapped(ConnectionRefusedError()), Decision(delay=1)),
         (FailurePolicy(dead_letter="dead", retry=EXACT), wrapped(KeyError("a")), Decision(end="dead_letter")),
         (FailurePolicy(dead_letter="dead", retry=EXACT), MemoryError(), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), of_registry(http_status_code=503), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), of_registry(status=429), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), wrapped(of_registry(status=500)), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), answered(502), Decision(delay=1)),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), answered(404), Decision(end="dead_letter")),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), of_registry(http_status_code=-1), Decision(end="dead_letter")),
+        (FailurePolicy(dead_letter="dead", retry=EXACT), of_registry(status="503"), Decision(end="dead_letter")),
         (FailurePolicy(retry=EXACT), ERROR, Decision(delay=1)),
         (FailurePolicy(dead_letter="dead", retry=always(3)), ERROR, Decision(delay=3.0)),
         (FailurePolicy(dead_letter="dead", retry=always("skip")), ERROR, Decision(end="skip", by_function=True)),
