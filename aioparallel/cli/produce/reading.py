@@ -9,21 +9,36 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
 from typing import Final
 
+from aioparallel.records.errors import ConfigurationError
+
 __all__ = ["lines_of"]
 
-CHUNK: Final = 256 * 1024  # bytes
+CHUNK: Final = 256 * 1024
+LONGEST: Final = 256 * 1024 * 1024
+# Bytes. No broker takes records of the second size, and input without line ends must not fill the memory.
 
 
 async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
-    """Lists of complete lines, without their ends, as they arrive. The last one may lack its end."""
+    """Lists of complete lines, without their ends, as they arrive. The last one may lack its end.
+
+    Raises ConfigurationError for a line that is too long for any broker.
+    """
     left: list[bytes] = []
+    length = 0
     while chunk := await _read(descriptor):
         *whole, rest = chunk.split(b"\n")
         if not whole:
             left.append(rest)
+            length += len(rest)
+            if length > LONGEST:
+                raise ConfigurationError(
+                    "line",
+                    left[0][:40],
+                    f"begins one that is longer than {LONGEST:,} bytes; is it a text with line ends?",
+                )
             continue
         whole[0] = b"".join([*left, whole[0]])
-        left = [rest]
+        left, length = [rest], len(rest)
         yield [line.removesuffix(b"\r") for line in whole]
     if last := b"".join(left):
         yield [last.removesuffix(b"\r")]

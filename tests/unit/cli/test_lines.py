@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 
 from aioparallel.cli.app import run
+from aioparallel.cli.produce import reading
 from aioparallel.cli.produce.command import Producing
 from aioparallel.cli.produce.lines import LineParser
 from aioparallel.cli.produce.producing import _Sending
@@ -74,3 +75,17 @@ async def test_what_is_said_of_lines_without_an_acknowledgement(
     assert f"line 1 of {file} was not acknowledged and may be written or not" in said
     assert f"line 2 of {file} was not written" in said
     assert "1 record written to t, 1 line not written, 1 line not acknowledged: they may be written or not." in said
+
+
+async def test_input_without_line_ends_does_not_fill_the_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A line that no broker takes is refused while it is read; the lines before it have arrived."""
+    monkeypatch.setattr(reading, "LONGEST", 1_000_000)
+    path = tmp_path / "zeros"
+    path.write_bytes(b"first\n" + bytes(3_000_000))
+    got: list[bytes] = []
+    with path.open("rb", buffering=0) as file, pytest.raises(ConfigurationError, match="longer than 1,000,000 bytes"):
+        async for lines in reading.lines_of(file.fileno()):
+            got += lines
+    assert got == [b"first"]
