@@ -31,11 +31,8 @@ async def lines_of(descriptor: int) -> AsyncIterator[list[bytes]]:
             left.append(rest)
             length += len(rest)
             if length > LONGEST:
-                raise ConfigurationError(
-                    "line",
-                    left[0][:40],
-                    f"begins one that is longer than {LONGEST:,} bytes; is it a text with line ends?",
-                )
+                told = f"begins a line that is longer than {LONGEST:,} bytes; is the input a text with line ends?"
+                raise ConfigurationError("line", left[0][:40], told)
             continue
         whole[0] = b"".join([*left, whole[0]])
         left, length = [rest], len(rest)

@@ -85,7 +85,12 @@ async def test_input_without_line_ends_does_not_fill_the_memory(
     path = tmp_path / "zeros"
     path.write_bytes(b"first\n" + bytes(3_000_000))
     got: list[bytes] = []
-    with path.open("rb", buffering=0) as file, pytest.raises(ConfigurationError, match="longer than 1,000,000 bytes"):
-        async for lines in reading.lines_of(file.fileno()):
-            got += lines
+
+    async def read(descriptor: int) -> None:
+        async for lines in reading.lines_of(descriptor):
+            got.extend(lines)
+
+    with path.open("rb", buffering=0) as file:
+        with pytest.raises(ConfigurationError, match="longer than 1,000,000 bytes"):
+            await read(file.fileno())
     assert got == [b"first"]
