@@ -90,7 +90,6 @@ async def test_input_without_line_ends_does_not_fill_the_memory(
         async for lines in reading.lines_of(descriptor):
             got.extend(lines)
 
-    with path.open("rb", buffering=0) as file:
-        with pytest.raises(ConfigurationError, match="longer than 1,000,000 bytes"):
-            await read(file.fileno())
+    with path.open("rb", buffering=0) as file, pytest.raises(ConfigurationError, match="longer than 1,000,000 bytes"):
+        await read(file.fileno())
     assert got == [b"first"]
