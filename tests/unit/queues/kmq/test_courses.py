@@ -9,14 +9,19 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from aioparallel import Record
 from aioparallel.testing.memory import InMemoryBroker
+from tests.simulation.clocks import one_source_of_chance
+from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker
 from tests.unit.queues.kmq.test_queue import held, open_markers
 
 RECORDS = 80
 COURSES = 12
+PACE = 1e-6  # seconds that a look at the clock takes
 
 
 class Course:
@@ -131,10 +136,12 @@ class Course:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_any_course_loses_nothing() -> None:
-    """Each record is handled, none is put away, and in the end no marker is open."""
-    courses = [Course(seed) for seed in range(COURSES)]
-    await asyncio.gather(*[course.run() for course in courses])
-    for course in courses:
-        assert set(course.done) == {b"%d" % number for number in range(RECORDS)}
-        assert not held(course.broker, "q__undelivered")
+@pytest.mark.parametrize("seed", range(COURSES))
+def test_any_course_loses_nothing(seed: int) -> None:
+    """Each record is handled, none is put away, and in the end no marker is open. In virtual time."""
+    loop = VirtualLoop()
+    with one_source_of_chance(seed, loop.time, PACE), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        course = Course(seed)
+        runner.run(course.run())
+    assert set(course.done) == {b"%d" % number for number in range(RECORDS)}
+    assert not held(course.broker, "q__undelivered")
