@@ -22,6 +22,7 @@ from aioparallel.observe.health import ProblemKind
 from aioparallel.queues.kmq.leases import Leased
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.testing.memory import InMemoryBroker
+from tests.simulation.clocks import one_source_of_chance
 from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker
@@ -190,25 +191,32 @@ async def test_a_function_that_returns_something_to_await(broker: InMemoryBroker
     assert one.stats().succeeded == 0
 
 
-async def test_who_waits_for_room_keeps_its_lease(broker: InMemoryBroker) -> None:
+def test_who_waits_for_room_keeps_its_lease(broker: InMemoryBroker) -> None:
     """A host is shut for longer than all deliveries of a record would last: each record is delivered once, and sent."""
-    handler, gate = Handler(), Gate("https://busy", 1)
-    gate.shut(4.0)
+    handler = Handler()
 
-    async def handle(record: Record) -> None:
-        name_woken(record)
-        gate.enter()
-        try:
-            await handler(record)
-        finally:
-            gate.leave()
+    async def play() -> None:
+        gate = Gate("https://busy", 1)
+        gate.shut(4.0)
 
-    async with (
-        running(tracker(broker, max_redeliveries=2)),
-        running(consumer(broker, lease=0.3, retry=RetryPolicy(first_delay=0.05, max_attempts=2)), handle) as one,
-    ):
-        produce(broker, [b"%d" % number for number in range(5)])
-        await until(lambda: one.stats().succeeded == 5, 30)
+        async def handle(record: Record) -> None:
+            name_woken(record)
+            gate.enter()
+            try:
+                await handler(record)
+            finally:
+                gate.leave()
+
+        async with (
+            running(tracker(broker, max_redeliveries=2)),
+            running(consumer(broker, lease=0.3, retry=RetryPolicy(first_delay=0.05, max_attempts=2)), handle) as one,
+        ):
+            produce(broker, [b"%d" % number for number in range(5)])
+            await until(lambda: one.stats().succeeded == 5, 30)
+
+    loop = VirtualLoop()
+    with one_source_of_chance(0, loop.time, 1e-6), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        runner.run(play())
     assert handler.seen == {b"%d" % number: 1 for number in range(5)}
     assert len(held(broker, "q")) == 5
     assert not held(broker, "q__undelivered")
