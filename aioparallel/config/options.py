@@ -140,6 +140,9 @@ class Options(Handling):
     """Seconds for connecting to the brokers and looking up the topics."""
     stalled_after: float = 60.0
     """Seconds without a record from a partition that has more to read, after which ``health()`` reports it."""
+    stuck_after: float = 60.0
+    """Seconds after which ``health()`` reports a record whose handler still runs (without ``handler_timeout``), that
+    still fails, or that waits for a limited place such as a host of ``http_handler``."""
     security: Security | None = None
     """TLS, a login, or both. The producer uses it as well. None: neither."""
     client_options: Mapping[str, object] = field(default_factory=dict)
@@ -225,6 +228,7 @@ class PlainFields(TypedDict, total=False):
     rebalance_timeout: float
     connect_timeout: float
     stalled_after: float
+    stuck_after: float
     security: Security | None
     client_options: Mapping[str, object]
     extensions: Sequence[Extension]
@@ -254,6 +258,7 @@ def _check_times(options: Options) -> None:
         "commit_timeout",
         "connect_timeout",
         "stalled_after",
+        "stuck_after",
         "session_timeout",
         "heartbeat_interval",
         "rebalance_timeout",

@@ -336,7 +336,11 @@ class GroupRun:
         """Return all health problems. ``undelivered``: records that cannot be dead-lettered, and why."""
         return (
             *problems_of(
-                self._client.contact(), self._processor, tuple(self._assignment.sessions.values()), undelivered
+                self._client.contact(),
+                self._processor,
+                tuple(self._assignment.sessions.values()),
+                undelivered,
+                self._options.stuck_after,
             ),
             *self._stalls.problems(self._processor.time()),
             *self._extensions.problems(),

@@ -23,8 +23,8 @@ __all__ = ["problems_of", "stats_of"]
 
 # The most problems of one kind that are listed one by one.
 _AT_MOST = 10
-# A handler that runs for so many seconds is a problem, and so is a record that fails for as long, or so many times.
-_LONG, _OFTEN = 60.0, 10
+# A record that fails so many times is a problem, however short the time.
+_OFTEN = 10
 # A broker that does not answer for so many seconds is a problem. A leader usually moves in less time.
 _SILENT = 5.0
 
@@ -170,15 +170,15 @@ def _longest_lane(heads: Iterable[Record[Any, Any]]) -> LongestLane | None:
     return longest
 
 
-def _held_up(processor: Processor) -> Iterator[Problem]:
+def _held_up(processor: Processor, stuck_after: float) -> Iterator[Problem]:
     running = _oldest_in_flight(processor)
-    if running is not None and running.seconds >= _LONG and not processor.has_deadlines:
+    if running is not None and running.seconds >= stuck_after and not processor.has_deadlines:
         yield Problem(
             ProblemKind.LONG_HANDLER,
             f"{running.partition} offset {running.offset}: its handler has been running for {running.seconds:.0f} s",
         )
     failing = _longest_retrying(processor.scheduler.sources, processor.time())
-    if failing is not None and (failing.failures >= _OFTEN or failing.seconds >= _LONG):
+    if failing is not None and (failing.failures >= _OFTEN or failing.seconds >= stuck_after):
         yield Problem(
             ProblemKind.RETRYING,
             f"{failing.partition} offset {failing.offset} has failed {failing.failures} times in "
@@ -186,9 +186,9 @@ def _held_up(processor: Processor) -> Iterator[Problem]:
         )
 
 
-def _full_gates(processor: Processor) -> Iterator[Problem]:
+def _full_gates(processor: Processor, stuck_after: float) -> Iterator[Problem]:
     for waiting in processor.retries.at_gates[:_AT_MOST]:
-        if waiting.seconds >= _LONG:
+        if waiting.seconds >= stuck_after:
             text = f"{waiting.place}: {waiting.records:,} records wait for it, the first for {waiting.seconds:.0f} s"
             shut = f"; it requests a delay, {waiting.opens_in:.0f} s more" if waiting.opens_in else ""
             yield Problem(ProblemKind.NO_ROOM, text + shut)
@@ -239,9 +239,13 @@ def _blocked(blockage: Blockage, times: int) -> str:
 
 
 def problems_of(
-    contact: Contact, processor: Processor, sessions: Iterable[Session], undelivered: Mapping[Record[Any, Any], str]
+    contact: Contact,
+    processor: Processor,
+    sessions: Iterable[Session],
+    undelivered: Mapping[Record[Any, Any], str],
+    stuck_after: float,
 ) -> Iterator[Problem]:
-    """Yield the health problems, the most urgent first."""
+    """Yield the health problems, the most urgent first. ``stuck_after``: as in the options."""
     yield from _unanswered(contact)
     yield from _unreadable(sessions)
     for session in sessions:
@@ -261,8 +265,8 @@ def problems_of(
             "was cancelled; it blocks its key and one slot of max_concurrency",
         )
     yield from processor.shortages.problems()
-    yield from _held_up(processor)
-    yield from _full_gates(processor)
+    yield from _held_up(processor, stuck_after)
+    yield from _full_gates(processor, stuck_after)
     yield from _throttled(processor)
     letters = [f"{record.place} cannot be dead-lettered: {reason}" for record, reason in undelivered.items()]
     yield from _first(ProblemKind.DEAD_LETTER_FAILED, letters, "records that cannot be dead-lettered")

@@ -114,16 +114,16 @@ class ProblemKind(StrEnum):
 
     Let ``CancelledError`` pass in it, and set time limits for what it does in a thread."""
     LONG_HANDLER = "long_handler"
-    """A handler has been running for a minute or more, and there is no ``handler_timeout``.
+    """A handler has been running for ``stuck_after`` seconds (60), and there is no ``handler_timeout``.
 
     If it hangs, set time limits for what it awaits. If it may take that long, set ``handler_timeout``."""
     RETRYING = "retrying"
-    """A record has failed ten times, or for a minute. Its key waits.
+    """A record has failed ten times, or for ``stuck_after`` seconds (60). Its key waits.
 
     Look at its error. ``FailurePolicy`` says when it is given up, by default never."""
     NO_ROOM = "no_room"
-    """Records have waited for a minute or more because a host of ``http_handler`` or another limited place is at its
-    limit.
+    """Records have waited for ``stuck_after`` seconds (60) because a host of ``http_handler`` or another limited place
+    is at its limit.
 
     Check that host: does it throttle, is it slow? ``max_per_host`` is its limit."""
     THROTTLED = "throttled"

@@ -165,6 +165,7 @@ OPTIONS: dict[str, Right] = {
     "rebalance_timeout": seconds,
     "connect_timeout": seconds,
     "stalled_after": seconds,
+    "stuck_after": seconds,
     "security": optional(never),
     "client_options": mapping,
     "extensions": empty(list, tuple),

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, Producing, Record, RetryPolicy
-from aioparallel.group import snapshot
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.memory.consuming import consumer_of, produce
@@ -24,15 +23,15 @@ def broker() -> InMemoryBroker:
     return made
 
 
-async def test_who_is_in_flight_for_longest_is_named(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where it is, since when, and in health after a minute (here less) where there is no deadline."""
+async def test_who_is_in_flight_for_longest_is_named(broker: InMemoryBroker) -> None:
+    """Where it is, since when, and in health after `stuck_after` where there is no deadline."""
     over = asyncio.Event()
 
     async def handle(record: Record) -> None:
         if record.offset == 1:
             await over.wait()
 
-    async with asyncio.timeout(30), consumer_of(broker) as consumer:
+    async with asyncio.timeout(30), consumer_of(broker, stuck_after=2.0) as consumer:
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer._engine and (found := consumer.stats().oldest_in_flight) and found.seconds > 0.1)
         found = consumer.stats().oldest_in_flight
@@ -42,10 +41,10 @@ async def test_who_is_in_flight_for_longest_is_named(broker: InMemoryBroker, mon
         assert first.oldest is not None
         assert consumer.stats().partitions[1].oldest is None
         assert consumer.health().healthy
-        monkeypatch.setattr(snapshot, "_LONG", 0.1)
+        await until(lambda: consumer.health().problems)
         (problem,) = consumer.health().problems
         assert problem.kind == "long_handler"
-        assert "t-0 offset 1: its handler has been running for 0 s" in problem.message
+        assert "t-0 offset 1: its handler has been running for 2 s" in problem.message
         assert consumer.health().ready
         over.set()
         await until(lambda: consumer.stats().succeeded == 3)

@@ -13,7 +13,6 @@ from aiohttp import web
 from aioparallel import ConfigurationError, FailurePolicy, Outgoing, Record, RetryPolicy
 from aioparallel.config.handling import CallNext
 from aioparallel.engine.outcomes import throttling
-from aioparallel.group import snapshot
 from aioparallel.http import Request, Response, http_handler, session
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.http.service import Answer, Service
@@ -80,20 +79,18 @@ async def test_the_key_stays_through_retry_topics(broker: InMemoryBroker, served
     assert len(keys) == 3
 
 
-async def test_a_host_that_throttles_is_seen(
-    broker: InMemoryBroker, served: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Who waits for it is counted by host, and is a problem after a minute (here less); the end does not wait."""
+async def test_a_host_that_throttles_is_seen(broker: InMemoryBroker, served: Service) -> None:
+    """Who waits for it is counted by host, and is a problem after `stuck_after` seconds; the end does not wait."""
     produce(broker, [b"a", b"b", b"c"], 0)
     served.answer = lambda _: web.Response(status=429, headers={"Retry-After": "120"})
-    async with asyncio.timeout(60), consumer_of(broker) as consumer:
+    async with asyncio.timeout(60), consumer_of(broker, stuck_after=2.0) as consumer:
         running = asyncio.create_task(consumer.run(http_handler(post, base_url=served.url)))
         await until(lambda: consumer._engine and [one.records for one in consumer.stats().waiting] == [3])
         (waiting,) = consumer.stats().waiting
         assert waiting.place == served.url
         assert 100 < waiting.opens_in <= 120
         assert consumer.health().healthy
-        monkeypatch.setattr(snapshot, "_LONG", 0.0)
+        await until(lambda: consumer.health().problems)
         problem = next(one for one in consumer.health().problems if one.kind == "no_room")
         assert f"{served.url}: 3 records wait for it" in problem.message
         assert "it requests a delay" in problem.message
