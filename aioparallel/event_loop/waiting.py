@@ -21,16 +21,19 @@ class OutOfTime(TimeoutError):
     """The limit of :func:`within` has passed. A TimeoutError of the work itself is never one of these."""
 
 
-async def within(seconds: float, work: Awaitable[T]) -> T:
-    """Await ``work``, and cancel it after ``seconds``: then OutOfTime is raised."""
-    limit = asyncio.timeout(seconds)
+async def within(limit: float | asyncio.Timeout, work: Awaitable[T]) -> T:
+    """Await ``work``, and cancel it at the limit: then OutOfTime is raised. ``limit``: seconds, or an
+    ``asyncio.Timeout`` that was not entered yet. Only such a one can be rescheduled."""
+    timeout = limit if isinstance(limit, asyncio.Timeout) else asyncio.timeout(limit)
     try:
-        async with limit:
+        async with timeout:
             return await work
     except TimeoutError as error:
-        if not limit.expired():
-            raise
-        raise OutOfTime from error
+        if timeout.expired():
+            raise OutOfTime from error
+        if isinstance(error, OutOfTime):  # of another limit, within the work
+            raise TimeoutError(*error.args) from error
+        raise
 
 
 async def unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:

@@ -304,18 +304,20 @@ def _refusal(partition: TopicPartition, one: Extension, fault: CommitFault) -> s
 
 async def _end(seconds: float, hook: Callable[[], Awaitable[None]], hurried: asyncio.Event | None = None) -> None:
     limit = asyncio.timeout(seconds)
-    hurrying = None if hurried is None else asyncio.create_task(_shorten(limit, hurried), name="aioparallel-hurry")
     try:
-        async with limit:
-            await hook()
-    except TimeoutError as error:
-        if not limit.expired():
-            raise
+        await within(limit, hook() if hurried is None else _hurrying(hook, limit, hurried))
+    except OutOfTime as error:
         had = f"{_HURRIED:g} s of a hurried stop" if hurried is not None and hurried.is_set() else f"{seconds:g} s"
         raise TimeoutError(f"{getattr(hook, '__qualname__', hook)} did not end within {had}") from error
+
+
+async def _hurrying(hook: Callable[[], Awaitable[None]], limit: asyncio.Timeout, hurried: asyncio.Event) -> None:
+    # Made after the limit was entered: an eager task may change it at once.
+    hurrying = asyncio.create_task(_shorten(limit, hurried), name="aioparallel-hurry")
+    try:
+        await hook()
     finally:
-        if hurrying is not None:
-            hurrying.cancel()
+        hurrying.cancel()
 
 
 async def _shorten(limit: asyncio.Timeout, hurried: asyncio.Event) -> None:

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from aioparallel.event_loop.waiting import to_the_end, unless
+from aioparallel.event_loop.waiting import OutOfTime, to_the_end, unless, within
 from aioparallel.records.errors import WorkCancelled
 from tests.support.virtual_time import VirtualLoop
 
@@ -61,3 +61,22 @@ async def test_what_ends_by_itself_while_it_is_seen_to_the_end() -> None:
 
     with pytest.raises(WorkCancelled):
         await to_the_end(work())
+
+
+async def test_a_limit_of_its_own_is_no_limit_of_the_work() -> None:
+    """Whoever awaits the work would take the time-out within it for its own."""
+
+    async def work() -> None:
+        await within(0.01, asyncio.Event().wait())
+
+    with pytest.raises(TimeoutError) as raised:
+        await within(100, work())
+    assert type(raised.value) is TimeoutError
+    assert isinstance(raised.value.__cause__, OutOfTime)
+
+
+async def test_a_limit_can_be_moved() -> None:
+    limit = asyncio.timeout(100)
+    asyncio.get_running_loop().call_soon(lambda: limit.reschedule(0))
+    with pytest.raises(OutOfTime):
+        await within(limit, asyncio.Event().wait())

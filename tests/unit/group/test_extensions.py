@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -480,6 +481,26 @@ async def test_a_hurried_stop_leaves_an_extension_a_few_seconds(hurried_after: f
         with pytest.raises(TimeoutError, match=r"Hanging\.stop did not end within 5 s of a hurried stop"):
             await running
         assert time() - began == pytest.approx(seconds, abs=0.1)
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="eager tasks are new in Python 3.12")
+async def test_a_hurried_stop_is_shorter_with_eager_tasks() -> None:
+    class Hanging(Extension):
+        async def stop(self) -> None:
+            await asyncio.Event().wait()
+
+    loop, hurried = asyncio.get_running_loop(), asyncio.Event()
+    extensions = Extensions([Hanging()])
+    await extensions.start()
+    hurried.set()
+    loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009 - unknown to Python 3.11
+    began = loop.time()
+    try:
+        with pytest.raises(TimeoutError, match="did not end within 5 s of a hurried stop"):
+            await extensions.stop(hurried)
+    finally:
+        loop.set_task_factory(None)
+    assert loop.time() - began == pytest.approx(5, abs=0.1)
 
 
 async def test_a_stop_that_ends_in_time_is_no_error_though_it_is_hurried() -> None:
