@@ -35,7 +35,8 @@ from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.run import GroupRun
-from aioparallel.group.run_state import RunState
+from aioparallel.group.run_state import Phase, RunState
+from aioparallel.group.snapshot import stats_before
 from aioparallel.handlers.binding import HandlerContext, bind_handlers
 from aioparallel.handlers.blocking.main_guard import refuse_in_import_of_main
 from aioparallel.handlers.resources import Resources
@@ -502,14 +503,18 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """Return a snapshot of counts, lag and partitions. Takes milliseconds with 100,000 buffered records. May be
         called from any thread.
 
-        Raises ConsumerStateError before the run. Raises TimeoutError in another thread if the event loop does not
-        answer within five seconds.
+        Until the run begins, nothing is counted and no partition is assigned. Raises ConsumerStateError if the consumer
+        was never opened. Raises TimeoutError in another thread if the event loop does not answer within five seconds.
         """
-        engine = self._engine
-        if engine is None:
-            raise ConsumerStateError("this consumer does not run yet, so it has no statistics")
-        found = ask_on(self._loop, lambda: engine.stats(self._delivery.outputs), _ASK_TIMEOUT)
-        return replace(found, cut_letters=self._delivery.cut.count)
+        return replace(ask_on(self._loop, self._stats, _ASK_TIMEOUT), cut_letters=self._delivery.cut.count)
+
+    def _stats(self) -> Stats:
+        if self._engine is not None:
+            return self._engine.stats(self._delivery.outputs)
+        if self._state.phase is Phase.NEW:
+            raise ConsumerStateError("this consumer is new, so it has no statistics; use it in `async with consumer:`")
+        intake = "stopped" if self._state.ending.is_set() else "nothing assigned"
+        return self._extensions.through("stats", stats_before(self._client.contact(), intake))
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
         """Return a copy of the states of all keys of a partition, as they are after the records completed so far. The

@@ -14,12 +14,13 @@ from aioparallel.engine.watch.blockages import Blockage
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committing import PositionCommitter
+from aioparallel.group.offset_commits import MetadataLimit
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import BrokerOutputs, Contact, InFlight, LongestLane, PartitionStats, Retrying, Stats
 from aioparallel.records.record import Record
 
-__all__ = ["problems_of", "stats_of"]
+__all__ = ["problems_of", "stats_before", "stats_of"]
 
 # The most problems of one kind that are listed one by one.
 _AT_MOST = 10
@@ -83,6 +84,37 @@ def stats_of(
         transactions=committer.transactions(),
         released=counters.released,
         skipped_batches=assignment.unreadable.skipped,
+    )
+
+
+def stats_before(contact: Contact, intake: str) -> Stats:
+    """Return the snapshot of a run that has not begun."""
+    return Stats(
+        admitted=0,
+        buffered=0,
+        buffered_bytes=0,
+        parked=0,
+        in_flight=0,
+        producing=0,
+        succeeded=0,
+        dead_lettered=0,
+        skipped=0,
+        dropped=0,
+        failed_attempts=0,
+        ready_lanes=0,
+        lanes=0,
+        lag=None,
+        intake=intake,
+        longest_lane=None,
+        commits=0,
+        failed_commits=0,
+        offset_resets=0,
+        unreadable_maps=0,
+        log_truncations=0,
+        cut_maps=0,
+        metadata_limit=MetadataLimit.DEFAULT,
+        partitions=(),
+        contact=contact,
     )
 
 

@@ -296,7 +296,7 @@ class Stats:
     copies: int = 0
     """Records that ``deduplicate`` recognised as handled before. They are not counted in ``admitted``."""
     transactions: TransactionStats | None = None
-    """With ``commits=Transactions(...)``; else None."""
+    """With ``commits=Transactions(...)``, once the run has begun; else None."""
     state: StateStats | None = None
     """With ``state``; else None."""
     released: int = 0

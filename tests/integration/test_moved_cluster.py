@@ -19,7 +19,7 @@ from aioparallel.records.errors import ProduceFailed
 from aioparallel.records.record import Produced, TopicPartition
 from aioparallel.spark.group_offsets import GroupCommitter
 from aioparallel.testing import LocalKafka
-from tests.support.kafka.consuming import consumer_of, consuming, stats_of
+from tests.support.kafka.consuming import consumer_of, consuming
 from tests.support.kafka.filling import fill_numbered, number_of
 from tests.support.kafka.moving import another_cluster, come_back, stop_all
 from tests.support.kafka.reading import check_numbers, committed, read_all
@@ -182,7 +182,7 @@ async def test_another_cluster_is_left_alone(
         await stack.enter_async_context(consumer)
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: results)
-        await until(lambda: (found := stats_of(consumer)) is not None and found.succeeded == 100)
+        await until(lambda: consumer.stats().succeeded == 100)
 
         async def is_committed() -> bool:
             return bool(await committed(servers, lag))

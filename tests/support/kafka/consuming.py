@@ -13,10 +13,9 @@ from aioparallel.config.options import OptionFields
 from aioparallel.delivery.producer import Producer
 from aioparallel.handlers.stack import HandlersOf
 from aioparallel.observe.stats import Stats
-from aioparallel.records.errors import ConsumerStateError
 from tests.support.waiting import DEADLINE, until
 
-__all__ = ["consume", "consumer_of", "consuming", "stats_of"]
+__all__ = ["consume", "consumer_of", "consuming"]
 
 _DEADLINE: Final = 2 * DEADLINE
 """Seconds for all of a run; what is waited for in it has deadlines of its own."""
@@ -46,20 +45,13 @@ async def consume(consumer: ParallelConsumer[Any, Any], handler: HandlersOf[Any,
 async def consuming(
     consumer: ParallelConsumer[Any, Any], handler: HandlersOf[Any, Any], *, drain: bool = True
 ) -> AsyncIterator[None]:
-    """Run it as a task of its own for the length of a block, and stop it then; the block begins when it has
-    statistics."""
+    """Run it as a task of its own for the length of a block, and stop it then; the block begins when it
+    runs."""
     async with asyncio.timeout(_DEADLINE), consumer:
         running = asyncio.create_task(consumer.run(handler))
         try:
-            await until(lambda: running.done() or stats_of(consumer), what="the consumer runs")
+            await until(lambda: running.done() or consumer.health().running, what="the consumer runs")
             yield
         finally:
             consumer.stop(drain=drain)
             await running
-
-
-def stats_of(consumer: ParallelConsumer[Any, Any]) -> Stats | None:
-    """Its statistics; None while it does not run yet."""
-    with contextlib.suppress(ConsumerStateError):
-        return consumer.stats()
-    return None

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import datetime as dt
 import re
+from dataclasses import replace
 
 import pytest
 
-from aioparallel import Batch, batches
+from aioparallel import Batch, Extension, Stats, batches
 from aioparallel.config.options import OptionFields
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.records.errors import (
@@ -346,7 +347,7 @@ async def test_a_consumer_runs_once_and_inside_its_block(broker: InMemoryBroker)
     consumer = consumer_of(broker, until="end")
     with pytest.raises(ConsumerStateError, match="async with"):
         await consumer.run(Seen())
-    with pytest.raises(ConsumerStateError, match="does not run"):
+    with pytest.raises(ConsumerStateError, match="async with"):
         consumer.stats()
     async with consumer:
         await consumer.run(Seen())
@@ -354,6 +355,36 @@ async def test_a_consumer_runs_once_and_inside_its_block(broker: InMemoryBroker)
             await consumer.run(Seen())
     with pytest.raises(ConsumerStateError, match="make a new one"):
         await consumer.__aenter__()
+
+
+async def test_an_open_consumer_has_statistics_before_it_runs(broker: InMemoryBroker) -> None:
+    """Whoever made a task of ``run()`` cannot know when it begins."""
+    produce(broker, [b"a"])
+    consumer = consumer_of(broker, until="end")
+    async with consumer:
+        assert consumer.stats().intake == "nothing assigned"
+        running = asyncio.create_task(consumer.run(Seen()))
+        while not running.done():
+            stats = consumer.stats()
+            assert stats.admitted == stats.buffered + stats.parked + stats.in_flight + stats.producing + stats.ended
+            await asyncio.sleep(0)
+        await running
+        assert consumer.stats().succeeded == 1
+
+
+async def test_a_consumer_that_was_stopped_before_it_ran_has_statistics(broker: InMemoryBroker) -> None:
+    """Those of its extensions as well."""
+
+    class Counting(Extension):
+        def stats(self, found: Stats) -> Stats:
+            return replace(found, copies=7)
+
+    consumer = consumer_of(broker, extensions=[Counting()])
+    async with consumer:
+        consumer.stop()
+        await consumer.run(Seen())
+    stats = consumer.stats()
+    assert (stats.intake, stats.ended, stats.lag, stats.partitions, stats.copies) == ("stopped", 0, None, (), 7)
 
 
 @pytest.mark.parametrize(
