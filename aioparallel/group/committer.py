@@ -17,6 +17,7 @@ from typing import Any
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.event_loop.waiting import OutOfTime, within
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import CommitStrategy, GroupContext, PositionCommitter, owed
 from aioparallel.group.extensions import ExtendedOffsets
@@ -140,18 +141,21 @@ class Committer(PositionCommitter):
         """Commit the current ledgers, and try again until ``deadline``. Returns whose commits failed, and why."""
         asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
         why: dict[TopicPartition, CommitFault] = {}
-        refusals: Counter[TopicPartition] = Counter()
-        try:
-            async with asyncio.timeout_at(deadline):
-                while owing := [session for session, version in asked.items() if _may_try(session, version, refusals)]:
-                    if why:
-                        await asyncio.sleep(_RETRY_PAUSE)
-                    faults = await self.commit(owing)
-                    why |= faults
-                    refusals.update(p for p, fault in faults.items() if fault is CommitFault.REFUSED)
-        except TimeoutError:
-            pass
+        with contextlib.suppress(OutOfTime):  # a TimeoutError of an extension is an error like any other
+            await within(asyncio.timeout_at(deadline), self._commit_all(asked, why))
         return owed(asked, why)
+
+    async def _commit_all(
+        self, asked: Mapping[Session, tuple[int, int]], why: dict[TopicPartition, CommitFault]
+    ) -> None:
+        """Commit until all of these versions are acknowledged, or it is no use. ``why``: gets the faults."""
+        refusals: Counter[TopicPartition] = Counter()
+        while owing := [session for session, version in asked.items() if _may_try(session, version, refusals)]:
+            if why:
+                await asyncio.sleep(_RETRY_PAUSE)
+            faults = await self.commit(owing)
+            why |= faults
+            refusals.update(p for p, fault in faults.items() if fault is CommitFault.REFUSED)
 
     async def _samples(self, sessions: Iterable[Session]) -> list[Sample]:
         samples = []

@@ -294,3 +294,31 @@ async def test_partitions_whose_last_commit_raises_are_released_before_the_exten
         async with consumer_of(broker, Failing(calls), value_deserializer=int, until="end") as consumer:
             await consumer.run(nothing)
     assert calls[-3:] == ["released", "stop", "close"]
+
+
+@pytest.mark.parametrize("error", [OSError("the table is away"), TimeoutError("the table is away")], ids=repr)
+async def test_an_error_of_the_last_commit_is_raised(error: Exception) -> None:
+    """Also a time-out that is the extension's own: what it could not save is no slow broker."""
+
+    class Away(Extension):
+        is_away = False
+
+        async def before_commit(
+            self, positions: Mapping[TopicPartition, Committed], timeout: float
+        ) -> Mapping[TopicPartition, CommitFault]:
+            if self.is_away:
+                raise error
+            return {}
+
+    broker, away = broker_of(), Away()
+    broker.append("t", b"1", partition=0)
+
+    async def handle(record: Record) -> None:
+        away.is_away = True
+        consumer.stop()
+
+    consumer = consumer_of(broker, away, commit_interval=1000.0)
+    with pytest.raises(type(error), match="the table is away"):
+        async with consumer:
+            await consumer.run(handle)
+    assert committed(broker) == 0
