@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
 from typing import Final
 
 __all__ = ["JoinLog"]
@@ -18,25 +17,22 @@ _INTERVAL: Final = 10.0
 
 
 class JoinLog:
-    """Logs at intervals until ``has_assignment()`` is true for the first time."""
+    """Logs at intervals until :meth:`stop`, which is called at the first assignment, or when the run ends."""
 
-    def __init__(self, group_id: str, has_assignment: Callable[[], bool]) -> None:
+    def __init__(self, group_id: str) -> None:
         self._group_id = group_id
-        self._has_assignment = has_assignment
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
         """The member begins to join now."""
-        self._timer = asyncio.get_running_loop().call_later(_FIRST, self._check, _FIRST)
+        self._timer = asyncio.get_running_loop().call_later(_FIRST, self._log, _FIRST)
 
     def stop(self) -> None:
         """Log nothing more. May be called without :meth:`start`."""
         if self._timer is not None:
             self._timer.cancel()
 
-    def _check(self, waited: float) -> None:
-        if self._has_assignment():
-            return
+    def _log(self, waited: float) -> None:
         logger.warning(
             "Group %s has not assigned partitions to this member for %.0f s. A group waits for each member that was "
             "killed, or that left without a word, until its session times out, and for members that drain",
@@ -44,4 +40,4 @@ class JoinLog:
             waited,
             extra={"action": "waiting_for_group", "group_id": self._group_id, "seconds": waited},
         )
-        self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._check, waited + _INTERVAL)
+        self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._log, waited + _INTERVAL)

@@ -126,7 +126,7 @@ class GroupRun:
             client, self._assignment, self._processor, self._admission, planner, self._check_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
-        self._join_log = JoinLog(group_id, lambda: self._assignment.has_assignment)
+        self._join_log = JoinLog(group_id)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._check_end, self.fail
         self._tasks: set[asyncio.Task[None]] = set()
@@ -144,8 +144,8 @@ class GroupRun:
         After a stop everything is settled when this returns. After a failure or a cancellation nothing new starts, and
         :meth:`close` settles the rest.
         """
-        self._client.subscribe(topics, self)
         self._join_log.start()
+        self._client.subscribe(topics, self)
         self._fetching = self._spawn(self._fetcher.run(), "fetcher")
         self._spawn(self._committer.run(), "committer")
         working = [self._spawn(work(), "extension") for work in self._extensions.hooks("work")]
@@ -267,6 +267,8 @@ class GroupRun:
         """Begin sessions for these partitions. A stopping member accepts none: it would not run their records. Its kept
         sessions still move to the new generation, for their last commit."""
         self._assignment.assigned(partitions if self._state.is_running else (), generation)
+        if self._assignment.has_assignment:
+            self._join_log.stop()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Settle the sessions of these partitions."""

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import pytest
 
-from aioparallel import ParallelConsumer
+from aioparallel import ParallelConsumer, Record
 from aioparallel.group.client import RebalanceListener
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 from tests.support.memory.consuming import GROUP, Seen, produce
@@ -66,3 +66,32 @@ async def test_nothing_is_said_after_a_stop(caplog: pytest.LogCaptureFixture) ->
         await task
     await asyncio.sleep(60)
     assert lines(caplog) == [5]
+
+
+async def test_nothing_is_said_of_a_rebalance(caplog: pytest.LogCaptureFixture) -> None:
+    """A member that drains for another one had partitions, and is no stranger to its group."""
+    broker = InMemoryBroker()
+    broker.create_topic("t", 2)
+    produce(broker, [b"a"], 0)
+    produce(broker, [b"b"], 1)
+    began: list[int] = []
+
+    async def slow(record: Record) -> None:
+        began.append(record.partition)
+        await asyncio.sleep(15)
+
+    def consumer() -> ParallelConsumer:
+        client, producer = InMemoryClient(broker, GROUP), InMemoryProducer(broker)
+        return ParallelConsumer("t", group_id=GROUP, client=client, producer=producer)
+
+    async with consumer() as first, consumer() as second:
+        running = asyncio.create_task(first.run(slow))
+        await until(lambda: len(began) == 2)
+        await asyncio.sleep(3)
+        joining = asyncio.create_task(second.run(Seen()))
+        await asyncio.sleep(4)
+        assert not first.health().joined or not second.health().joined
+        assert lines(caplog) == []  # the second has waited for less than five seconds
+        first.stop(drain=False)
+        second.stop()
+        await asyncio.gather(running, joining)
