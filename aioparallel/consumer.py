@@ -221,8 +221,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 await self._delivery.check(self._servers)
                 await self._extensions.check(self._found, self.options.connect_timeout)
         except TimeoutError as error:
-            reason = str(error) or "no answer"
-            raise BrokerUnreachable(self._servers, self.options.connect_timeout, reason) from None
+            checking = self._extensions.checking
+            reason = str(error) or ("no answer" if checking is None else f"{type(checking).__name__}.check did not end")
+            # What an extension has asked for may be something else than a broker.
+            cause = None if checking is None else error
+            raise BrokerUnreachable(self._servers, self.options.connect_timeout, reason) from cause
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

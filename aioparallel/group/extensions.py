@@ -58,6 +58,8 @@ class Extensions:
         # Partitions that were refused at the last commit: by which extension, why, and their ``changes`` then.
         self._refusals: dict[TopicPartition, tuple[Extension, CommitFault, int]] = {}
         self._begun: list[Extension] = []
+        self.checking: Extension | None = None
+        """The extension whose ``check`` runs, or has raised."""
 
     def _with(self, hook: str) -> list[Extension]:
         return [one for one in self.all if _has(one, hook)]
@@ -105,8 +107,10 @@ class Extensions:
 
     async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
         """Let each extension connect and check what it needs."""
-        for check in self.hooks("check"):
-            await check(partitions, timeout)
+        for one in self._with("check"):
+            self.checking = one
+            await one.check(partitions, timeout)
+        self.checking = None
 
     async def close(self) -> None:
         """Close all extensions, the last one first."""

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aioparallel import (
+    BrokerUnreachable,
     Committed,
     ConfigurationError,
     Extension,
@@ -513,3 +514,29 @@ async def test_a_stop_that_ends_in_time_is_no_error_though_it_is_hurried() -> No
         await until(lambda: consumer.health().ready)
         consumer.stop(drain=False)
         await running
+
+
+async def test_a_check_that_does_not_end_is_named() -> None:
+    """It may wait for something else than a broker, so the error leads to its line."""
+
+    class Hanging(Extension):
+        async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+            await asyncio.Event().wait()
+
+    with pytest.raises(BrokerUnreachable, match=r"Hanging\.check did not end") as raised:
+        async with consumer_of(broker_of(), Noting([]), Hanging()):
+            pass
+    assert isinstance(raised.value.__cause__, TimeoutError)
+
+
+async def test_a_time_out_of_a_check_is_the_cause_of_the_error() -> None:
+    late = TimeoutError("the registry is slow")
+
+    class Late(Extension):
+        async def check(self, partitions: Collection[TopicPartition], timeout: float) -> None:
+            raise late
+
+    with pytest.raises(BrokerUnreachable, match="the registry is slow") as raised:
+        async with consumer_of(broker_of(), Late()):
+            pass
+    assert raised.value.__cause__ is late
