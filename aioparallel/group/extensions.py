@@ -14,7 +14,7 @@ from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.offset_stores import OffsetStore, Positions
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.errors import ConfigurationError, WorkCancelled
 from aioparallel.records.record import Outgoing, TopicPartition
 
 __all__ = ["ExtendedOffsets", "ExtendedPositions", "Extensions"]
@@ -138,6 +138,10 @@ class Extensions:
 
     def fail(self, error: BaseException) -> None:
         """End the run with the error of a hook. The caller goes on, because its step must be finished."""
+        if isinstance(error, asyncio.CancelledError):  # raised by run(), it would look like a cancellation of run()
+            cancelled = WorkCancelled("a hook of an extension")
+            cancelled.__cause__ = error
+            error = cancelled
         if self.on_failure is None:
             raise error
         self.on_failure(error)
@@ -164,7 +168,7 @@ class Extensions:
         """Return the result of a hook; None if it raises, which ends the run."""
         try:
             return hook(argument)
-        except Exception as error:
+        except BaseException as error:
             self.fail(error)
             return None
 

@@ -132,7 +132,7 @@ class Session(Source):
         self._fail = fail
         self._connect()
 
-    def _state_failed(self, error: Exception) -> None:
+    def _state_failed(self, error: BaseException) -> None:
         """End the run and commit nothing more of the partition: the state has missed a completed offset."""
         self.fenced = self.abandoned = True
         self._fail(error)
@@ -183,17 +183,18 @@ def _ignore(offset: int) -> None:
 
 
 def _chain(
-    first: Callable[[T], None], others: Sequence[Callable[[T], None]], failed: Callable[[Exception], None]
+    first: Callable[[T], None], others: Sequence[Callable[[T], None]], failed: Callable[[BaseException], None]
 ) -> Callable[[T], None]:
     """Return a function that calls all of these. ``first``: the ledger, which raises for offsets that were never
-    registered. ``failed(error)`` is called with the errors of the others."""
+    registered. ``failed(error)`` is called with the errors of the others, of any kind: raised from here, they would end
+    the engine's step in the middle."""
 
     def call(argument: T) -> None:
         first(argument)
         for other in others:
             try:
                 other(argument)
-            except Exception as error:
+            except BaseException as error:
                 failed(error)
 
     return call

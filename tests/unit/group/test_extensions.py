@@ -32,6 +32,7 @@ from aioparallel.group.client import Generation
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.sessions import Session
 from aioparallel.handlers.batches import Batch, batches
+from aioparallel.records.errors import WorkCancelled
 from aioparallel.testing.memory import (
     Fault,
     InMemoryClient,
@@ -176,6 +177,43 @@ async def test_what_a_hook_raises_ends_the_run(hook: str) -> None:
         async with asyncio.timeout(300), consumer:
             await consumer.run(handler)
     if hook not in ("work", "released", "finish"):
+        assert not committed(broker)
+
+
+class NoException(BaseException):
+    """Not an Exception."""
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError("of a future"), NoException()], ids=repr)
+@pytest.mark.parametrize("hook", ["assigned", "completed", "gave_up", "released"])
+async def test_the_errors_of_plain_hooks_may_be_of_any_kind(hook: str, error: BaseException) -> None:
+    """A hook may ask a future that was cancelled for its result. A worker would take that for a cancellation of its
+    own."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    class FailingState(PartitionState):
+        pass
+
+    class Failing(Extension):
+        pass
+
+    if hook in ("completed", "gave_up"):
+        setattr(FailingState, hook, fails)
+        Failing.assigned = lambda self, session: FailingState()  # type: ignore[method-assign]
+    else:
+        setattr(Failing, hook, fails)
+    broker, calls = broker_of(2), list[str]()
+    for number in range(2):
+        broker.append("t", b"1", partition=number)
+    skips = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
+    consumer = consumer_of(broker, Noting(calls), Failing(), failures=skips, until="end", value_deserializer=int)
+    with pytest.raises(NoException if isinstance(error, NoException) else WorkCancelled):
+        async with asyncio.timeout(300), consumer:
+            await consumer.run(rejecting if hook == "gave_up" else nothing)
+    assert calls.count("released") == 2
+    if hook != "released":
         assert not committed(broker)
 
 
