@@ -37,7 +37,7 @@ from aioparallel.handlers.running_out import out_of_resources
 from aioparallel.handlers.stack import collect
 from aioparallel.records.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
 from aioparallel.records.history import history_of
-from aioparallel.records.user_errors import RAISED, repr_of
+from aioparallel.records.user_errors import repr_of
 
 __all__ = ["Endings"]
 
@@ -228,10 +228,12 @@ class Endings:
             decision = self._failures.decide(
                 record, error, asyncio.get_running_loop().time(), time.time(), others=others
             )
-        except RAISED as error_in_it:
+        except BaseException as error_in_it:
             # The user's function awaits nothing, so it raised the CancelledError itself. Raised by run(), that would
-            # look like a cancellation of run().
-            broken = error_in_it if isinstance(error_in_it, Exception) else RuntimeError("it raised CancelledError")
+            # look like a cancellation of run(). Other errors are raised by run() as well, and not by the worker: its
+            # record would stay in flight without one.
+            is_cancelled = isinstance(error_in_it, asyncio.CancelledError)
+            broken = RuntimeError("it raised CancelledError") if is_cancelled else error_in_it
             broken.add_note(f"while deciding what becomes of {record!r}, which failed with {repr_of(error)}")
             self._signals.fatal(broken)
             return None

@@ -115,6 +115,27 @@ async def test_a_retry_function_that_raises_ends_the_run(broker: InMemoryBroker)
     assert committed(broker) == 0
 
 
+@pytest.mark.parametrize("together", [False, True])
+async def test_a_retry_function_that_exits_ends_the_run_at_once(broker: InMemoryBroker, together: bool) -> None:
+    """No drain waits for the record, whose handler has ended."""
+    produce(broker, [b"a", b"b"])
+
+    def retry(record: Record, error: Exception, attempts: int) -> float:
+        raise GeneratorExit("of a generator that it closes")
+
+    async def fails(record: Record | Batch[Record]) -> None:
+        raise ValueError("no")
+
+    time = asyncio.get_running_loop().time
+    began = time()
+    with pytest.raises(GeneratorExit):
+        async with consumer_of(broker, failures=FailurePolicy(retry=retry)) as consumer:
+            await consumer.run(batches(fails, size=2) if together else fails)
+    assert time() - began < 10
+    assert consumer.stats().in_flight == 0
+    assert committed(broker) == 0
+
+
 @pytest.mark.parametrize("name", ["fetcher", "committer", "opener"])
 async def test_a_task_that_is_cancelled_from_outside_ends_the_run(broker: InMemoryBroker, name: str) -> None:
     """Otherwise it would be a consumer that reads, or commits, nothing more, and says that all is well."""
