@@ -95,6 +95,8 @@ def why_ended(task: asyncio.Task[Any], *, is_wanted: bool) -> BaseException | No
     would silently stop."""
     if not task.cancelled():
         return task.exception()
+    if is_wanted and not task.cancelling():
+        return WorkCancelled(f"its task {task.get_name()}")
     if is_wanted:
         return ConsumerStateError(f"its task {task.get_name()} was cancelled; cancel run() in its place")
     return None

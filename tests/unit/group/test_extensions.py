@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -215,6 +216,41 @@ async def test_the_errors_of_plain_hooks_may_be_of_any_kind(hook: str, error: Ba
     assert calls.count("released") == 2
     if hook != "released":
         assert not committed(broker)
+
+
+@pytest.mark.parametrize("hook", ["before_commit", "restore", "select", "work"])
+async def test_a_hook_that_awaits_what_was_cancelled_is_not_cancelled_itself(hook: str) -> None:
+    """The error does not say that somebody has cancelled a task of the run."""
+
+    def fails(*_: object) -> None:
+        raise asyncio.CancelledError
+
+    async def waits(*_: object) -> None:
+        cancelled = asyncio.get_running_loop().create_future()
+        cancelled.cancel()
+        await cancelled
+
+    class FailingState(PartitionState):
+        pass
+
+    class Failing(Extension):
+        pass
+
+    if hook == "select":
+        setattr(FailingState, hook, fails)
+        Failing.assigned = lambda self, session: FailingState()  # type: ignore[method-assign]
+    else:
+        setattr(Failing, hook, waits)
+    broker = broker_of()
+    broker.append("t", b"1", partition=0)
+    consumer = consumer_of(broker, Failing())
+    with contextlib.suppress(WorkCancelled):  # of the last commit
+        async with asyncio.timeout(300), consumer:
+            running = asyncio.create_task(consumer.run(nothing))
+            await asyncio.wait((running,))
+    error = running.exception()
+    assert isinstance(error, WorkCancelled)
+    assert str(error).startswith("its task aioparallel-")
 
 
 async def test_one_that_cannot_connect_is_closed() -> None:
