@@ -147,8 +147,26 @@ def _in_utc(batch: pa.RecordBatch) -> pa.RecordBatch:
     wanted = list(map(_type_in_utc, kinds))
     if wanted == kinds:
         return batch
-    columns = [column.view(kind) for column, kind in zip(batch.columns, wanted, strict=True)]
+    columns = list(map(_as_type, batch.columns, wanted))
     return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _as_type(array: Any, kind: Any) -> Any:
+    """The same values with other zones. Views and casts of whole nested arrays do not work if null arrays are in
+    them."""
+    if array.type == kind:
+        return array
+    if pa.types.is_timestamp(kind):
+        return array.view(kind)
+    if pa.types.is_struct(kind):
+        parts = [_as_type(array.field(number), field.type) for number, field in enumerate(kind)]
+        return pa.StructArray.from_arrays(parts, fields=list(kind), mask=array.is_null() if array.null_count else None)
+    if pa.types.is_map(kind):
+        parts = [_as_type(array.keys, kind.key_type), _as_type(array.items, kind.item_type)]
+        inner = pa.StructArray.from_arrays(parts, fields=[kind.key_field, kind.item_field])
+    else:
+        inner = _as_type(array.values, kind.value_type)
+    return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, [inner])
 
 
 def _type_in_utc(kind: Any) -> Any:

@@ -168,3 +168,21 @@ def test_intervals_of_months_are_refused(is_nested: bool) -> None:
     column = async_udf(returns="string", on_error="emit")(one)
     with pytest.raises(UnreadableRow, match="year-month interval, which Python cannot read: cast it to a string"):
         list(column.on_executor()(arrays()))
+
+
+def test_lists_and_structs_may_have_times_and_nulls() -> None:
+    """Also in a part of a batch, as each batch of ``run_locally`` but the first."""
+    times = pa.array([0, 1, 2, 3], pa.timestamp("us", "Europe/Berlin"))
+    structs = pa.StructArray.from_arrays([times, pa.nulls(4)], ["at", "none"])
+    lists = pa.ListArray.from_arrays([0, 1, 4], structs)
+    maps = pa.MapArray.from_arrays([0, 1, 4], ["a", "a", "b", "c"], structs)
+    batch = pa.RecordBatch.from_arrays([structs[:2], lists, maps], ["struct", "list", "map"])
+    first, one, two, three = (
+        {"at": datetime.datetime(1970, 1, 1, microsecond=number, tzinfo=datetime.UTC), "none": None}
+        for number in range(4)
+    )
+    expected = [
+        {"struct": first, "list": [first], "map": {"a": first}},
+        {"struct": one, "list": [one, two, three], "map": {"a": one, "b": two, "c": three}},
+    ]
+    assert [list(rows) for rows in rows_of([batch, batch.slice(1)])] == [expected, expected[1:]]
