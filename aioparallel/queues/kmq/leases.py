@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aioparallel.config.handling import check_time
 from aioparallel.config.policies import QueueVerdict, RetryPolicy
-from aioparallel.delivery.producer import Producer, SentOutput, sent
+from aioparallel.delivery.producer import Producer, SentOutput
 from aioparallel.engine.outcomes.failures import delay_of, wait_of
 from aioparallel.engine.sources import Source
 from aioparallel.queues.kmq.end_markers import EndMarkers
@@ -69,11 +69,13 @@ class LeaseFailed(AioparallelError):
 class RecordLease:
     """The lease of one record. Times are those of the event loop."""
 
-    __slots__ = ("ends", "failure", "is_waiting", "renewed_until", "seconds")
+    __slots__ = ("ends", "extensions", "failure", "is_waiting", "renewed_until", "seconds")
 
     def __init__(self, seconds: float, ends: float, failure: LeaseFailed | None = None) -> None:
         self.seconds = seconds
         self.ends = ends
+        self.extensions = 0
+        """Unacknowledged extensions. A renewal after one would replace it, because the last marker counts."""
         self.failure = failure
         """Fails the record when its turn comes."""
         self.is_waiting = True
@@ -120,7 +122,7 @@ class Leased(Source):
         if not was_waiting:
             return  # another attempt
         lease.renewed_until = 0.0
-        if left < lease.seconds / 2:
+        if left < lease.seconds / 2 and not lease.extensions:
             self._leases.renew(self, offset, lease.seconds)
         elif left < lease.seconds:
             lease.renewed_until = now + lease.seconds
@@ -172,14 +174,23 @@ class Leases:
         """Set the lease of a record to end in so many seconds. Raises ProduceFailed if it is not known whether the
         marker is written, ConsumerStateError if the record has no lease."""
         source = getattr(record, "_source", None)  # missing if the record was never read
-        if not isinstance(source, Leased) or record.offset not in source.leases:
+        lease = source.leases.get(record.offset) if isinstance(source, Leased) else None
+        if not isinstance(source, Leased) or lease is None:
             raise ConsumerStateError(f"{record.place} has no lease here that could be extended")
         until = self._loop.time() + seconds
-        result = await sent(self._producer, (self._marker(source, record.offset, seconds),))
-        if isinstance(result, ProduceFailed):
+
+        def ended(result: Sequence[Produced] | ProduceFailed) -> None:
+            lease.extensions -= 1
+            if not isinstance(result, ProduceFailed):
+                lease.ends = until
+            if not done.done():  # else the caller was cancelled
+                done.set_result(result)
+
+        done: asyncio.Future[Sequence[Produced] | ProduceFailed] = self._loop.create_future()
+        lease.extensions += 1
+        self._producer.send((self._marker(source, record.offset, seconds),), ended)
+        if isinstance(result := await done, ProduceFailed):
             raise result
-        if (lease := source.leases.get(record.offset)) is not None:
-            lease.ends = until
 
     def renew(self, source: Leased, offset: int, seconds: float) -> None:
         """Write a start marker with this lease, and do not wait for it: if it is lost, the lease ends as before."""
@@ -225,7 +236,7 @@ class Leases:
                 else:
                     continue
                 shortest = min(shortest, lease.seconds)
-                if may_renew and lease.ends - now < lease.seconds / 2:
+                if may_renew and not lease.extensions and lease.ends - now < lease.seconds / 2:
                     self.renew(source, offset, seconds)
         if shortest < math.inf:
             self.check_within(shortest)

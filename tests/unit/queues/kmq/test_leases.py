@@ -19,13 +19,14 @@ from aioparallel import (
 )
 from aioparallel.engine.outcomes.gates import Gate, name_woken
 from aioparallel.observe.health import ProblemKind
+from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.queues.kmq.leases import Leased
 from aioparallel.queues.kmq.markers import read_marker
-from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryProducer, Request
 from tests.simulation.clocks import one_source_of_chance
 from tests.support.virtual_time import VirtualLoop
 from tests.support.waiting import until
-from tests.unit.queues.kmq.conftest import consumer, produce, tracker
+from tests.unit.queues.kmq.conftest import client, consumer, produce, tracker
 from tests.unit.queues.kmq.test_queue import Handler, held, open_markers, running
 
 
@@ -105,6 +106,43 @@ async def test_an_extended_lease_is_the_records_own(broker: InMemoryBroker, capl
         assert one.stats().released == 0
     assert calls == [1, 2]
     assert "lease_outlived" not in [getattr(line, "action", "") for line in caplog.records]
+
+
+def test_no_renewal_replaces_an_extension(broker: InMemoryBroker) -> None:
+    """The last marker counts. Brokers are slow, a handler is called late and extends its lease: its lease was due to be
+    renewed while the extension was not acknowledged."""
+    later: list[bytes | None] = []
+
+    async def play() -> None:
+        one = KmqConsumer(
+            "q",
+            group_id="g",
+            client=client(broker, "g"),
+            producer=InMemoryProducer(broker),
+            lease=10,
+            max_concurrency=1,
+            max_buffered=2,
+            drain_timeout=1,
+        )
+
+        async def handle(record: Record) -> None:
+            if record.value == b"first":
+                await asyncio.sleep(3)
+                return
+            broker.faults.script(Request.PRODUCE, *[Fault(is_response_lost=True)] * 6)
+            await one.extend(record, 100)
+            await asyncio.sleep(30)
+            later.append(record.value)
+
+        async with running(one, handle):
+            produce(broker, [b"first", b"second"])
+            await until(lambda: bool(later), 60)
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(play())
+    markers = [read_marker(found.key, found.value) for found in held(broker, "q-markers")]
+    leases = [one.lease for one in markers if one is not None and one.offset == 1]
+    assert leases == [10_000, 100_000, None]
 
 
 async def test_there_is_no_lease_before_it_runs(broker: InMemoryBroker) -> None:
