@@ -200,6 +200,7 @@ class Leases:
             lease = source.leases.get(offset)
             if lease is not None and not isinstance(result, ProduceFailed):
                 lease.ends = max(lease.ends, until)
+                self.check_within(lease.seconds)  # it may have ended before, and so have the checks
 
         self._producer.send_one(SentOutput(self._marker(source, offset, seconds), ended))
 

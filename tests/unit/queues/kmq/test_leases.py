@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -108,22 +109,27 @@ async def test_an_extended_lease_is_the_records_own(broker: InMemoryBroker, capl
     assert "lease_outlived" not in [getattr(line, "action", "") for line in caplog.records]
 
 
+def slow_brokers(broker: InMemoryBroker) -> KmqConsumer[Any, Any]:
+    """One handler at a time, leases of ten seconds, and a producer that waits for its brokers for long."""
+    return KmqConsumer(
+        "q",
+        group_id="g",
+        client=client(broker, "g"),
+        producer=InMemoryProducer(broker),
+        lease=10,
+        max_concurrency=1,
+        max_buffered=2,
+        drain_timeout=1,
+    )
+
+
 def test_no_renewal_replaces_an_extension(broker: InMemoryBroker) -> None:
     """The last marker counts. Brokers are slow, a handler is called late and extends its lease: its lease was due to be
     renewed while the extension was not acknowledged."""
     later: list[bytes | None] = []
 
     async def play() -> None:
-        one = KmqConsumer(
-            "q",
-            group_id="g",
-            client=client(broker, "g"),
-            producer=InMemoryProducer(broker),
-            lease=10,
-            max_concurrency=1,
-            max_buffered=2,
-            drain_timeout=1,
-        )
+        one = slow_brokers(broker)
 
         async def handle(record: Record) -> None:
             if record.value == b"first":
@@ -143,6 +149,29 @@ def test_no_renewal_replaces_an_extension(broker: InMemoryBroker) -> None:
     markers = [read_marker(found.key, found.value) for found in held(broker, "q-markers")]
     leases = [one.lease for one in markers if one is not None and one.offset == 1]
     assert leases == [10_000, 100_000, None]
+
+
+def test_a_renewal_that_is_late_is_not_the_last_one(broker: InMemoryBroker) -> None:
+    """Brokers acknowledge it after the lease would have ended: the record still waits for its handler, and keeps its
+    lease."""
+
+    async def play() -> int:
+        one = slow_brokers(broker)
+
+        async def handle(record: Record) -> None:
+            if record.value == b"first":
+                await one.extend(record, 100)
+                await asyncio.sleep(6)
+                broker.faults.script(Request.PRODUCE, *[Fault(is_response_lost=True)] * 4)
+                await asyncio.sleep(18)
+
+        async with running(one, handle):
+            produce(broker, [b"first", b"second"])
+            await until(lambda: one.stats().succeeded + one.stats().released == 2, 60)
+            return one.stats().released
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(play()) == 0
 
 
 async def test_there_is_no_lease_before_it_runs(broker: InMemoryBroker) -> None:
