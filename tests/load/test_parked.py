@@ -62,8 +62,7 @@ def measured(count: int) -> tuple[float, float]:
 
 def test_parked_records_cost_memory_in_proportion_and_no_cpu(tell: Callable[[str], None]) -> None:
     """50,000 or 100,000 of them: as much memory for each, and no more CPU than heartbeats and polls in memory take.
-    Each
-    in a process of its own: memory that earlier work has freed would hide what they take."""
+    Each in a process of its own: memory that earlier work has freed would hide what they take."""
     with ProcessPoolExecutor(1, get_context("spawn"), max_tasks_per_child=1) as processes:
         small, _ = processes.submit(measured, 50_000).result()
         large, part = processes.submit(measured, 100_000).result()
