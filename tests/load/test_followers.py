@@ -14,6 +14,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from aioparallel import Ordering, Record
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.consuming import consumer_of, consuming
 from tests.support.waiting import until
@@ -133,6 +134,15 @@ async def nothing(kafka: LocalKafka) -> None:
     await asyncio.sleep(3)
 
 
+async def known_to_all(servers: str, topic: str) -> bool:
+    """Whether each broker has the topic: not all know it at once when it was created."""
+    for server in servers.split(","):
+        async with Admin(server) as admin:
+            if topic not in await admin.topics():
+                return False
+    return True
+
+
 @pytest.mark.parametrize(
     ("trouble", "rack"),
     [
@@ -151,6 +161,7 @@ async def test_reading_goes_on(
     layout = [[LEADER, FOLLOWER, 3]] * PARTITIONS
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(topic, PARTITIONS, replica_assignment=layout)])[topic].result(30)
+    await until(lambda: known_to_all(servers, topic), what="the topic at each broker")
     read: dict[bytes, float] = {}
     last = dict.fromkeys(range(PARTITIONS), -1)
 
