@@ -149,7 +149,7 @@ class AiokafkaClient:
         read_committed = consumer._isolation_level == "read_committed"
         ReadReplicas(fetcher, self._settings.fetch_wait)
         walk = FetchWalk(fetcher, subscriptions, read_committed=read_committed)
-        identity = walk.identity = LogIdentity(consumer._client, lambda: walk.assigned, self.wake)
+        identity = walk.identity = LogIdentity(consumer._client, broker_watch.brokers, lambda: walk.assigned, self.wake)
         offsets = GroupOffsets(
             self._settings.group_id,
             coordinator,

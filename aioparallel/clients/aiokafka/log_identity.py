@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import aiokafka.errors as kafka
 
+from aioparallel.clients.aiokafka.first_answer import first_answer
 from aioparallel.clients.aiokafka.group_messages import leader_epoch_ends_request
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.message_classes import grouped
@@ -44,16 +45,19 @@ _Asking = asyncio.Task[Mapping[str, bytes] | kafka.KafkaError]
 class LogIdentity:
     """Topic ids and leader epochs of one client's partitions, and how far their logs are still valid.
 
-    ``assigned``: returns the member's partitions. ``on_changed()`` is called when :attr:`changed` is not empty.
+    ``brokers()``: the brokers in the order to ask them. ``assigned()``: the member's partitions. ``on_changed()`` is
+    called when :attr:`changed` is not empty.
     """
 
     def __init__(
         self,
         connections: Connections,
+        brokers: Callable[[], Collection[int]],
         assigned: Callable[[], Collection[TopicPartition]],
         on_changed: Callable[[], None],
     ) -> None:
         self._connections = connections
+        self._brokers = brokers
         self._assigned = assigned
         self._on_changed = on_changed
         self._leaders: dict[TopicPartition, int] = {}
@@ -98,14 +102,24 @@ class LogIdentity:
             self._on_changed()
 
     async def _metadata(self, topics: Collection[str]) -> Any:
-        node = self._connections.get_random_node()
-        if node is None:
+        """Ask one broker after the other: one that hangs would hold up every partition whose leader it was, because
+        their new leaders are checked. None without ids. Raises the last KafkaError if all fail."""
+        failure: kafka.KafkaError | None = None
+
+        async def ask(node: int) -> Any:
+            nonlocal failure
+            try:
+                return await self._connections.send(node, topic_ids_request(topics))
+            except kafka.IncompatibleBrokerVersion:
+                self._has_ids = False
+            except kafka.KafkaError as error:
+                failure = error
             return None
-        try:
-            return await self._connections.send(node, topic_ids_request(topics))
-        except kafka.IncompatibleBrokerVersion:
-            self._has_ids = False
-            return None
+
+        answer = await first_answer(self._brokers(), ask)
+        if answer is None and failure is not None and self._has_ids:
+            raise failure
+        return answer
 
     async def topic_ids(self, topics: Collection[str], timeout: float) -> dict[str, bytes]:
         """Query topic ids. Topics whose id is not available are left out. Raises TimeoutError."""

@@ -11,6 +11,7 @@ import pytest
 
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.log_identity import LogIdentity
+from tests.support.virtual_time import VirtualLoop
 
 
 class Cluster:
@@ -20,16 +21,13 @@ class Cluster:
         self.asked = 0
         self.answers = asyncio.Event()
         self.error: Exception | None = None
+        self.hangs: int | None = None
 
-    def get_random_node(self) -> int:
-        """The only broker."""
-        return 1
-
-    async def send(self, _node: int, _request: object) -> Any:
+    async def send(self, node: int, _request: object) -> Any:
         """Answers with the metadata of topic "t"."""
         self.asked += 1
         topic_id = b"%016d" % self.asked
-        await self.answers.wait()
+        await (self.answers.wait() if node != self.hangs else asyncio.Future())
         if self.error is not None:
             raise self.error
         return SimpleNamespace(topics=[(0, "t", topic_id, False, [], 0, {})])
@@ -42,7 +40,7 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def identity(cluster: Cluster) -> LogIdentity:
-    return LogIdentity(cast("Connections", cluster), list, lambda: None)
+    return LogIdentity(cast("Connections", cluster), lambda: [1], list, lambda: None)
 
 
 async def test_all_callers_of_one_turn_share_a_request(cluster: Cluster, identity: LogIdentity) -> None:
@@ -81,3 +79,20 @@ async def test_nothing_is_left_of_it(cluster: Cluster, identity: LogIdentity) ->
     identity.close()
     while asyncio.all_tasks() != before:
         await asyncio.sleep(0)
+
+
+def test_a_broker_that_hangs_does_not_hold_up_the_answer() -> None:
+    """The next one is asked after a second. All partitions of the hanging broker wait for this answer."""
+    cluster = Cluster()
+    cluster.hangs = 1
+    cluster.answers.set()
+
+    async def play() -> float:
+        identity = LogIdentity(cast("Connections", cluster), lambda: [1, 2], list, lambda: None)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        assert await identity.topic_ids(["t"], 10) == {"t": b"%016d" % 2}
+        return loop.time() - began
+
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        assert runner.run(play()) < 1.1
