@@ -8,11 +8,13 @@
     parsing.py         values of options: NAME=VALUE, times
     formats.py         records as JSON
     reading_client.py  a client that reads topics and joins no group
+    database.py        options to reach a database
     broker.py          a broker to try things out
     topics/            lists, describes, creates and deletes topics
     produce/           a record for each line
     consume/           shows records
     bench/             measures the consumer on the user's brokers
+    groups/            the work that groups have left
     dlq/               dead letters
     kmq/               queues with redelivery markers
     store/             tables for positions in a database

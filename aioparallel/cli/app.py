@@ -3,7 +3,7 @@
 A command is a function or coroutine whose options are dataclasses with a docstring after each attribute (see
 ``dlq/commands.py``). Options that the library describes have none (see ``meanings.py``). Its module imports at the top
 only what the options need. Kafka clients, numpy and others are imported by the function, so that ``--help`` is fast. A
-command that returns False has failed.
+command that returns False has failed; one that returns a number ends with that code.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from aioparallel.cli.broker import broker
 from aioparallel.cli.console import as_typed, say, say_error
 from aioparallel.cli.consume.command import consume
 from aioparallel.cli.dlq.commands import dlq
+from aioparallel.cli.groups.commands import groups
 from aioparallel.cli.kmq.commands import kmq
 from aioparallel.cli.produce.command import produce
 from aioparallel.cli.store.commands import store
@@ -54,7 +55,7 @@ app = App(
     help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
-for command in (broker, topics, produce, consume, dlq, kmq, store, bench):
+for command in (broker, topics, produce, consume, groups, dlq, kmq, store, bench):
     app.command(command)
 app.register_install_completion_command()
 
@@ -76,7 +77,8 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command. Returns its exit code: 0 done, 1 failed, 2 wrong use, 3 a handler still runs, 130 interrupted.
+    """Run a command. Returns its exit code: 0 done, 1 failed, 2 wrong use, 3 a handler still runs, 4 a limit of the
+    command is exceeded, 130 interrupted.
 
     Failures that the user can fix are reported as a sentence; a traceback means a defect.
     """
@@ -106,6 +108,13 @@ def run(arguments: Sequence[str]) -> int:
     except (KeyboardInterrupt, asyncio.CancelledError):
         say("Stopped.")
         return INTERRUPTED
+    return code_of(passed)
+
+
+def code_of(passed: object) -> int:
+    """The exit code for what a command has returned."""
+    if isinstance(passed, int) and not isinstance(passed, bool):
+        return passed
     return FAILED if passed is False else 0
 
 

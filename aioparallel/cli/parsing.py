@@ -12,9 +12,10 @@ from cyclopts import Parameter, Token
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["name_and_value", "parse_time", "understood"]
+__all__ = ["name_and_value", "parse_duration", "parse_time", "understood"]
 
 SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)([smhdw])")
 
 
 def name_and_value(option: str, text: str, allowed: str) -> tuple[str, str]:
@@ -30,7 +31,7 @@ def parse_time(text: str, now: float | None = None) -> float:
 
     ``now`` and the result are seconds since the epoch. Raises ConfigurationError.
     """
-    if ago := re.fullmatch(r"(\d+(?:\.\d+)?)([smhdw])", text):
+    if ago := DURATION.fullmatch(text):
         return (time.time() if now is None else now) - float(ago[1]) * SECONDS[ago[2]]
     try:
         return datetime.fromisoformat(text).timestamp()
@@ -38,6 +39,13 @@ def parse_time(text: str, now: float | None = None) -> float:
         raise ConfigurationError(
             "time", text, "must be a duration ago (90s, 30m, 2h, 3d, 1w) or an ISO time like 2026-03-01T14:30"
         ) from None
+
+
+def parse_duration(option: str, text: str) -> float:
+    """Parses a duration: 90s, 30m, 2h, 3d, 1w. Returns seconds. Raises ConfigurationError."""
+    if found := DURATION.fullmatch(text):
+        return float(found[1]) * SECONDS[found[2]]
+    raise ConfigurationError(option, text, "must be a duration: 90s, 30m, 2h, 3d, 1w")
 
 
 def understood(parse: Callable[[str], object], metavar: str) -> Parameter:

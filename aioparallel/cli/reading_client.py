@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Final
 
 from aioparallel.cli.cluster import Cluster, connecting_options
+from aioparallel.cli.console import counted, say
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.group.client import Client
 from aioparallel.records.errors import ConfigurationError, TopicNotFound
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["CONNECT_TIMEOUT", "REQUEST_TIMEOUT", "STOP_TIMEOUT", "chosen_partitions", "reading_client"]
+__all__ = ["CONNECT_TIMEOUT", "REQUEST_TIMEOUT", "STOP_TIMEOUT", "chosen_partitions", "offset_ranges", "reading_client"]
 
 CONNECT_TIMEOUT: Final = 10.0
 REQUEST_TIMEOUT: Final = 30.0
@@ -50,3 +51,18 @@ async def chosen_partitions(client: Client, topic: str, numbers: Collection[int]
             "partition", min(missing).partition, f"{topic} has the partitions 0 to {len(found) - 1}"
         )
     return wanted
+
+
+async def offset_ranges(
+    client: Client, partitions: Iterable[TopicPartition], leaderless: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the next offset of each log, without those that nobody can be asked about."""
+    asked = set(partitions).difference(leaderless)
+    if unknown := sorted(set(partitions).intersection(leaderless)):
+        what = f"{', '.join(map(str, unknown[:3]))}{', ...' if unknown[3:] else ''}"
+        say(f"WARNING {counted(len(unknown), 'partition')} without a leader: the offsets of {what} are not counted")
+    if not asked:
+        return {}
+    beginnings = await client.beginning_offsets(asked, REQUEST_TIMEOUT)
+    ends = await client.written_end_offsets(asked, REQUEST_TIMEOUT)
+    return {partition: (beginnings[partition], ends[partition]) for partition in asked}

@@ -8,10 +8,18 @@ from typing import Literal
 from aioparallel.offsets.dense.dense_map import decode_dense, dense_text, is_dense
 from aioparallel.offsets.dense.pattern import Pattern
 from aioparallel.offsets.java.java_formats import JAVA_FORMATS, java_payload, java_text, smallest_java_payload
-from aioparallel.offsets.java.java_reader import decode_java_text
+from aioparallel.offsets.java.java_reader import decode_java_text, java_format_of
 from aioparallel.offsets.offset_map import MAX_OFFSET, OffsetMap
 
-__all__ = ["DENSE", "Formats", "check_limits", "decode_offset_map", "encode_offset_map", "encode_pattern"]
+__all__ = [
+    "DENSE",
+    "Formats",
+    "check_limits",
+    "decode_offset_map",
+    "encode_offset_map",
+    "encode_pattern",
+    "format_of",
+]
 
 DENSE = "Dense"
 Formats = Literal["all", "java"]
@@ -97,3 +105,10 @@ def decode_offset_map(base_offset: int, metadata: str | None) -> OffsetMap:
     if is_dense(metadata):
         return decode_dense(base_offset, metadata)
     return decode_java_text(base_offset, metadata)
+
+
+def format_of(metadata: str | None) -> str | None:
+    """The name of the format in which the text would be read; None if it looks like none. The text may be damaged."""
+    if not metadata:
+        return None
+    return DENSE if is_dense(metadata) else java_format_of(metadata)

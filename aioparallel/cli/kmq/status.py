@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from rich.live import Live
 from rich.table import Table
 
-from aioparallel.cli.cluster import connecting_options
+from aioparallel.cli.cluster import Cluster, connecting_options
 from aioparallel.cli.console import make_console, say
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.cli.reading_client import REQUEST_TIMEOUT, reading_client
@@ -27,7 +27,7 @@ from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.records.errors import NotAuthorized
 from aioparallel.records.record import Record, TopicPartition
 
-__all__ = ["show_status"]
+__all__ = ["PartitionStatus", "QueueStatus", "group_of_trackers", "show_status"]
 
 # Open records of a partition, the oldest first, whose number of redeliveries is read.
 _LOOKED_AT: Final = 500
@@ -113,7 +113,7 @@ def table(queue: str, partitions: Sequence[PartitionStatus]) -> Table:
     return shown
 
 
-class _Status:
+class QueueStatus:
     """Reads the markers of a queue, each once."""
 
     def __init__(self, client: Client, topics: QueueTopics, skip: Collection[tuple[str, int, int]] = ()) -> None:
@@ -179,9 +179,9 @@ class _Status:
 async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
     """``aioparallel kmq status``."""
     topics = QueueTopics(queue, where.marker_topic, None)
-    group = where.group or await _group_of_trackers(queue, topics, where)
+    group = where.group or await group_of_trackers(queue, topics, where)
     async with reading_client(where, group) as client:
-        status = _Status(client, topics, where.skipped)
+        status = QueueStatus(client, topics, where.skipped)
         if not await status.begin(where.bootstrap_servers):
             say(
                 f"Group {group} has committed nothing in {topics.markers}, so it is read from its beginning. If "
@@ -190,7 +190,7 @@ async def show_status(queue: str, how: Reporting, where: QueueAccess) -> None:
         await _show(status, queue, how)
 
 
-async def _group_of_trackers(queue: str, topics: QueueTopics, where: QueueAccess) -> str:
+async def group_of_trackers(queue: str, topics: QueueTopics, where: Cluster) -> str:
     """The group that has committed in the marker topic: that of tracker processes, or of a KmqConsumer's own tracker.
     The first one if none has, or if several have."""
     default = f"{queue}-trackers"
@@ -215,7 +215,7 @@ async def _has_committed(admin: Admin, group: str, partitions: Collection[TopicP
         return False  # somebody else's group
 
 
-async def _show(status: _Status, queue: str, how: Reporting) -> None:
+async def _show(status: QueueStatus, queue: str, how: Reporting) -> None:
     """Once, or with ``--watch`` until it is cancelled."""
     console = make_console()
     partitions = await status.update()

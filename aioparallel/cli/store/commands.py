@@ -8,15 +8,10 @@ from typing import Annotated, Final, Literal
 from cyclopts import App, Group, Parameter
 
 from aioparallel.cli.console import require_extra, say
+from aioparallel.cli.database import open_engine
 
 __all__ = ["Tables", "store"]
 
-DRIVERS: Final = {
-    "postgresql": "postgresql+asyncpg",
-    "postgres": "postgresql+asyncpg",
-    "sqlite": "sqlite+aiosqlite",
-}
-"""By the scheme of a URL without an async driver, the scheme with the driver that the extra ``sql`` installs."""
 WHERE: Final = Group("Where", sort_key=1)
 
 
@@ -73,21 +68,7 @@ async def init_command(
         raise ConfigurationError(
             "DATABASE", None, "must be given, like postgresql+asyncpg://user@host/name; or --sql, to see the statements"
         )
-    from sqlalchemy.exc import SQLAlchemyError  # noqa: PLC0415
-    from sqlalchemy.ext.asyncio import create_async_engine  # noqa: PLC0415
-
-    from aioparallel.records.errors import ClientError  # noqa: PLC0415
-
-    scheme = database.partition(":")[0]
-    if driver := DRIVERS.get(scheme):
-        raise ConfigurationError("DATABASE", f"{scheme}://...", f"names no async driver; write {driver}://...")
-    try:
-        engine = create_async_engine(database)
-        try:
-            await tables.create(engine)
-        finally:
-            await engine.dispose()
-    except (SQLAlchemyError, OSError, ModuleNotFoundError) as error:
-        raise ClientError(f"the tables could not be created: {getattr(error, 'orig', None) or error}") from error
+    async with open_engine("DATABASE", database, "the tables could not be created") as engine:
+        await tables.create(engine)
     names = ", ".join(table.name for table in tables.metadata.sorted_tables)
     say(f"The tables exist: {names}")

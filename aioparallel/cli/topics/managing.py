@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final
 
@@ -13,10 +13,9 @@ from rich.text import Text
 from aioparallel.cli.broker import NewTopic
 from aioparallel.cli.cluster import Cluster, connecting_options
 from aioparallel.cli.console import confirm, counted, make_console, plain_text, require_consent, say
-from aioparallel.cli.reading_client import REQUEST_TIMEOUT, reading_client
+from aioparallel.cli.reading_client import REQUEST_TIMEOUT, offset_ranges, reading_client
 from aioparallel.cli.topics.commands import Creating
 from aioparallel.clients.aiokafka.admin import Admin
-from aioparallel.group.client import Client
 from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized, TopicNotFound
 from aioparallel.records.record import TopicPartition
 
@@ -36,7 +35,7 @@ async def list_topics(where: Cluster, *, as_json: bool) -> None:
     """``aioparallel topics list``."""
     async with _admin(where) as admin, reading_client(where, _GROUP) as client:
         partitions = await admin.topics()
-        ranges = await _offset_ranges(client, _partitions_of(partitions), await admin.leaderless())
+        ranges = await offset_ranges(client, _partitions_of(partitions), await admin.leaderless())
     rows = [(name, count, _offsets_in(ranges, name)) for name, count in sorted(partitions.items())]
     console = make_console()
     if as_json:
@@ -58,7 +57,7 @@ async def describe_topic(topic: str, where: Cluster, *, as_json: bool) -> None:
         described = await admin.describe_topic(topic)
         configs = await _own_configs(admin, topic)
         asked = {TopicPartition(topic, one.partition): one.leader < 0 for one in described}
-        ranges = await _offset_ranges(client, asked, {partition for partition, has_none in asked.items() if has_none})
+        ranges = await offset_ranges(client, asked, {partition for partition, has_none in asked.items() if has_none})
     console = make_console()
     if as_json:
         for one in described:
@@ -116,7 +115,7 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
         if not yes:
             async with reading_client(where, _GROUP) as client:
                 partitions = _partitions_of({name: exist[name] for name in names})
-                ranges = await _offset_ranges(client, partitions, await admin.leaderless())
+                ranges = await offset_ranges(client, partitions, await admin.leaderless())
             which = ", ".join(f"{name} ({counted(_offsets_in(ranges, name), 'offset')})" for name in names)
             if not confirm(f"Delete {which}?"):
                 say("Nothing was done.")
@@ -129,21 +128,6 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
 async def _admin(where: Cluster) -> AsyncIterator[Admin]:
     async with Admin(where.bootstrap_servers, connecting_options(where), timeout=REQUEST_TIMEOUT) as admin:
         yield admin
-
-
-async def _offset_ranges(
-    client: Client, partitions: Iterable[TopicPartition], leaderless: Collection[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """The first and the next offset of each log, without those that nobody can be asked about."""
-    asked = set(partitions).difference(leaderless)
-    if unknown := sorted(set(partitions).intersection(leaderless)):
-        what = f"{', '.join(map(str, unknown[:3]))}{', ...' if unknown[3:] else ''}"
-        say(f"WARNING {counted(len(unknown), 'partition')} without a leader: the offsets of {what} are not counted")
-    if not asked:
-        return {}
-    beginnings = await client.beginning_offsets(asked, REQUEST_TIMEOUT)
-    ends = await client.written_end_offsets(asked, REQUEST_TIMEOUT)
-    return {partition: (beginnings[partition], ends[partition]) for partition in asked}
 
 
 def _partitions_of(counts: Mapping[str, int]) -> list[TopicPartition]:

@@ -2,7 +2,8 @@
 
 A definition is a text. It has ``name:type`` for each field, with the types of Kafka's definitions, and ``name:[`` ...
 ``]`` for an array of structures. In flexible versions (KIP-482) strings, bytes and arrays are compact, and tagged
-fields end each structure. These are read, but never written, because aiokafka writes them incorrectly.
+fields end each structure. These are read, but never written, because aiokafka writes them incorrectly. A structure
+inside another one is written as its fields, followed by one of type ``tags``.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class _Uuid(AbstractType[bytes]):  # type: ignore[misc]
 
 _FIXED: Final = {"bool": Boolean, "int16": Int16, "int32": Int32, "int64": Int64, "uuid": _Uuid}
 _PLAIN: Final = _FIXED | {"string": String("utf-8")}
-_COMPACT: Final = _FIXED | {"string": CompactString("utf-8"), "bytes": CompactBytes}
+_COMPACT: Final = _FIXED | {"string": CompactString("utf-8"), "bytes": CompactBytes, "tags": TaggedFields}
 
 
 def _fields(words: Iterator[str], *, is_flexible: bool) -> list[tuple[str, object]]:

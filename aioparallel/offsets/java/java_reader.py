@@ -18,7 +18,7 @@ from aioparallel.offsets.offset_map import MAX_BODY_BYTES, MAX_INCOMPLETES, MAX_
 from aioparallel.offsets.packing import zero_places
 from aioparallel.records.errors import OffsetMapError
 
-__all__ = ["check_incompletes", "decode_java_payload", "decode_java_text", "highest_offset"]
+__all__ = ["check_incompletes", "decode_java_payload", "decode_java_text", "highest_offset", "java_format_of"]
 
 _BY_MAGIC = {form.magic: form for form in JAVA_FORMATS.values()}
 _KAFKA_STREAMS = (1, 2)
@@ -44,6 +44,15 @@ def decode_java_text(base: int, text: str) -> OffsetMap:
     except ValueError as error:  # binascii.Error, or characters outside ASCII
         raise OffsetMapError(f"offset map: not base64, perhaps another program's metadata: {error}") from None
     return decode_java_payload(base, payload)
+
+
+def java_format_of(text: str) -> str | None:
+    """The name of the format that the first byte of base64 text names; None for other text."""
+    try:
+        form = _BY_MAGIC.get(binascii.a2b_base64(text[:4])[0])
+    except (ValueError, IndexError):
+        return None
+    return None if form is None else form.name
 
 
 def decode_java_payload(base: int, payload: bytes) -> OffsetMap:

@@ -21,7 +21,7 @@ from aioparallel.persistence.sql.statements import Found, Log, Owned, Statements
 from aioparallel.records.errors import OffsetMapError, PositionOutsideLog
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Partitions", "Taken"]
+__all__ = ["Partitions", "Stored", "Taken"]
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Partitions:
             owned = await self._statements.take(connection, self._group_id, partitions, timeout * _OF_TIME)
             found = await self._statements.find(connection, owned)
         ids = await self._topic_ids(partitions)
-        stored = await self._of_these_logs({p: _Stored.of(found[one.id]) for p, one in owned.items()}, ids, ends)
+        stored = await self._of_these_logs({p: Stored.of(found[one.id]) for p, one in owned.items()}, ids, ends)
         if not stored:
             raise TimeoutError(f"the brokers do not answer which logs {len(partitions)} positions belong to")
         positions = {p: one.merged((ids or {}).get(p.topic, b"")) for p, one in stored.items()}
@@ -133,8 +133,8 @@ class Partitions:
             return None
 
     async def _of_these_logs(
-        self, stored: Mapping[TopicPartition, _Stored], ids: Mapping[str, bytes] | None, ends: float
-    ) -> dict[TopicPartition, _Stored]:
+        self, stored: Mapping[TopicPartition, Stored], ids: Mapping[str, bytes] | None, ends: float
+    ) -> dict[TopicPartition, Stored]:
         """Return the positions that belong to the current logs, without those that are still undecided.
 
         The leader epoch of a position is checked when its partition is opened. Rows have no leader epoch, so merging
@@ -235,7 +235,7 @@ class _Fold(NamedTuple):
         return cls(position, [offset for offset in done if is_complete(offset)], log)
 
 
-class _Stored(NamedTuple):
+class Stored(NamedTuple):
     """What is stored for one partition."""
 
     position: Committed | None
@@ -247,7 +247,7 @@ class _Stored(NamedTuple):
     """None if unknown, or if a version that stores no log has moved the position since."""
 
     @classmethod
-    def of(cls, found: Found) -> _Stored:
+    def of(cls, found: Found) -> Stored:
         """Drop rows and log if the map cannot be decoded. Opening the partition reports that error."""
         position, done, log = found
         if position is None:

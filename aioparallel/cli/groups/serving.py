@@ -1,0 +1,218 @@
+"""``aioparallel groups serve``: remaining work over HTTP. The little of HTTP that scrapers need; no library."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, NamedTuple
+from urllib.parse import quote, unquote
+
+from aioparallel.cli.console import say
+from aioparallel.cli.groups.commands import GroupAccess, Serving
+from aioparallel.cli.groups.printing import group_object
+from aioparallel.cli.groups.reading import Connected, GroupView, connected, group_not_found, read_groups
+from aioparallel.cli.groups.showing import OpenRecords, open_records, positions_reader
+from aioparallel.event_loop.loop import stopping_signals
+from aioparallel.records.errors import AioparallelError, ClientError
+
+__all__ = ["Answer", "Figures", "answer", "prometheus", "serve_groups"]
+
+logger = logging.getLogger(__name__)
+
+_REQUEST: Final = 10.0
+"""Seconds for a request to arrive."""
+_LONGEST: Final = 8_192
+"""Most bytes of a request line or header."""
+_HEADERS: Final = 100
+_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
+_JSON: Final = "application/json"
+_PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
+_PLAIN: Final = "text/plain; charset=utf-8"
+
+_METRICS: Final = (
+    ("aioparallel_group_remaining", "Records that are not complete, by the commits with their offset maps."),
+    ("aioparallel_group_lag", "Offsets above the committed ones."),
+    ("aioparallel_group_members", "Members of the group."),
+)
+
+
+class Answer(NamedTuple):
+    """What a request gets."""
+
+    status: int
+    content_type: str
+    body: str
+
+    def encode(self, *, has_body: bool = True) -> bytes:
+        """The response. ``has_body``: False for HEAD."""
+        body = self.body.encode()
+        head = (
+            f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\nContent-Type: {self.content_type}\r\n"
+            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        )
+        return head.encode() + (body if has_body else b"")
+
+
+class Figures:
+    """The figures of the groups, read when they are asked for, and kept for ``keep`` seconds."""
+
+    def __init__(self, read: Callable[[], Awaitable[Sequence[GroupView]]], keep: float) -> None:
+        self._read = read
+        self._keep = keep
+        self._lock = asyncio.Lock()
+        self._found: Sequence[GroupView] = ()
+        self._until: float | None = None
+
+    async def get(self) -> Sequence[GroupView]:
+        """All groups. Raises the errors of Kafka and of the database."""
+        loop = asyncio.get_running_loop()
+        async with self._lock:  # several readers at once cause one request
+            if self._until is None or loop.time() >= self._until:
+                self._found = await self._read()
+                self._until = loop.time() + self._keep
+            return self._found
+
+
+async def answer(target: str, figures: Figures) -> Answer:
+    """The answer to GET of this target."""
+    path = target.partition("?")[0]
+    if path not in ("/metrics", "/groups") and not path.startswith("/groups/"):
+        return Answer(200 if path == "/" else 404, _PLAIN, "there are /metrics, /groups and /groups/NAME\n")
+    try:
+        groups = await figures.get()
+    except (AioparallelError, TimeoutError) as error:
+        logger.debug("No figures: %s", error, extra={"action": "no_group_figures"})
+        return Answer(503, _PLAIN, f"{error}\n")
+    if path == "/metrics":
+        return Answer(200, _PROMETHEUS, prometheus(groups))
+    if path == "/groups":
+        return _json({"groups": [group_figures(one) for one in groups]})
+    name = unquote(path.removeprefix("/groups/"))
+    found = [group_figures(one) for one in groups if one.name == name]
+    return _json(found[0]) if found else Answer(404, _PLAIN, f"group {name!r} is not served, or does not exist\n")
+
+
+def _json(found: object) -> Answer:
+    return Answer(200, _JSON, json.dumps(found, ensure_ascii=False) + "\n")
+
+
+def group_figures(group: GroupView) -> dict[str, object]:
+    """A group for autoscalers. Names of fields are a public interface."""
+    return {
+        **group_object(group, is_sampled=False),
+        "member_count": len(group.state.members),
+        "partitions": [
+            {
+                "topic": one.work.partition.topic,
+                "partition": one.work.partition.partition,
+                "lag": one.work.lag,
+                "remaining": one.remaining,
+            }
+            for one in group.partitions
+        ],
+    }
+
+
+def prometheus(groups: Sequence[GroupView]) -> str:
+    """The text format 0.0.4 of Prometheus. Names of metrics and labels are a public interface."""
+    lines = []
+    for (name, meaning), values in zip(
+        _METRICS,
+        (
+            [(_labels(group, one.work.partition), one.remaining) for group in groups for one in group.partitions],
+            [(_labels(group, one.work.partition), one.work.lag) for group in groups for one in group.partitions],
+            [(_labels(group), len(group.state.members)) for group in groups],
+        ),
+        strict=True,
+    ):
+        lines += [f"# HELP {name} {meaning}", f"# TYPE {name} gauge"]
+        lines += [f"{name}{labels} {value}" for labels, value in values]
+    return "\n".join(lines) + "\n"
+
+
+def _labels(group: GroupView, place: tuple[str, int] | None = None) -> str:
+    labels: Mapping[str, object] = {"group": group.name}
+    if place is not None:
+        labels = {**labels, "topic": place[0], "partition": place[1]}
+    return "{" + ",".join(f'{name}="{_escaped(str(value))}"' for name, value in labels.items()) + "}"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, figures: Figures) -> None:
+    """Read one request, answer it, and close the connection."""
+    try:
+        async with asyncio.timeout(_REQUEST):
+            method, target = await _request(reader)
+        if method not in ("GET", "HEAD"):
+            found = Answer(405, _PLAIN, "only GET and HEAD\n")
+        else:
+            found = await answer(target, figures)
+    except (ValueError, asyncio.IncompleteReadError):
+        method, found = "GET", Answer(400, _PLAIN, "this is no HTTP request\n")
+    except (TimeoutError, OSError):
+        writer.close()
+        return
+    with suppress(OSError):
+        writer.write(found.encode(has_body=method != "HEAD"))
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+
+async def _request(reader: asyncio.StreamReader) -> tuple[str, str]:
+    """Method and target. Raises ValueError for what is no request, or is too long."""
+    words = (await reader.readline()).decode("latin-1").split()
+    if len(words) != 3 or not words[2].startswith("HTTP/1."):
+        raise ValueError(words)
+    for _ in range(_HEADERS):
+        if not (await reader.readline()).strip():
+            return words[0], words[1]
+    raise ValueError("too many headers")
+
+
+async def serve_groups(names: Sequence[str], how: Serving, where: GroupAccess) -> None:
+    """``aioparallel groups serve``."""
+    stop = asyncio.Event()
+    async with connected(where) as to, open_records(where) as queues:
+        figures = Figures(_reader(to, names, queues, where), how.keep)
+        await figures.get()  # reports wrong settings at once
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await respond(reader, writer, figures)
+
+        try:
+            server = await asyncio.start_server(serve, how.host, how.port, limit=_LONGEST)
+        except OSError as error:
+            raise ClientError(
+                f"{how.host}:{how.port}: {error.strerror or error}; --port chooses another port"
+            ) from error
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            example = quote(names[0], safe="") if names else "NAME"
+            at = f"http://{how.host}:{port}"
+            say(f"Serving {at}/metrics and {at}/groups/{example}; Ctrl-C ends it.")
+            with stopping_signals(asyncio.get_running_loop(), stop.set):
+                await stop.wait()
+    say("Stopped.")
+
+
+def _reader(
+    to: Connected, names: Sequence[str], queues: OpenRecords, where: GroupAccess
+) -> Callable[[], Awaitable[Sequence[GroupView]]]:
+    positions_of = positions_reader(where)
+
+    async def read() -> Sequence[GroupView]:
+        wanted = list(dict.fromkeys(names)) or [one.name for one in await to.admin.list_groups()]
+        views = await read_groups(to, wanted, positions_of)
+        return [
+            replace(one, partitions=await queues.added_to(one.partitions)) for one in views if not group_not_found(one)
+        ]
+
+    return read

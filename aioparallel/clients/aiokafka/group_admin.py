@@ -1,0 +1,140 @@
+"""Lists and describes groups, and changes the offsets of a group without members."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+import aiokafka.errors as kafka
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.protocol.commit import OffsetCommitRequest
+
+from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.clients.aiokafka.admin_messages import (
+    DescribeGroup,
+    GroupMember,
+    GroupState,
+    ListedGroup,
+    ListGroups,
+    consumer_group_request,
+    consumer_group_state,
+    stable_offsets_request,
+)
+from aioparallel.clients.aiokafka.aiokafka_errors import deadline
+from aioparallel.clients.aiokafka.group_messages import CommitRequest
+from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.group.client import Committed
+from aioparallel.group.offset_commits import MetadataLimit
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import NotAuthorized
+from aioparallel.records.record import TopicPartition
+
+__all__ = ["GroupAdmin", "GroupMember", "GroupState", "ListedGroup"]
+
+_DEAD: Final = "Dead"
+"""The state of a group that does not exist."""
+_DESCRIBE: Final = "DESCRIBE on the group"
+_LIMIT: Final = "offset.metadata.max.bytes"
+_NO_MEMBER: Final = (-1, "")
+"""Generation and member id of a commit from outside the group. Brokers accept it only while the group has no members,
+and answer UNKNOWN_MEMBER_ID otherwise."""
+
+
+class GroupAdmin(Admin):
+    """Also lists and describes groups, and changes offsets. See :class:`Admin` for errors."""
+
+    async def list_groups(self) -> list[ListedGroup]:
+        """The groups that this user may see, by name."""
+
+        async def ask() -> list[ListedGroup]:
+            nodes = [broker.nodeId for broker in (await self._metadata()).brokers()]
+            answers = await asyncio.gather(*(self._admin._client.send(node, ListGroups()) for node in nodes))
+            for answer in answers:
+                _raise(answer.error_code)
+            return sorted({group for answer in answers for group in ListGroups.results(answer)})
+
+        return await self._answer("asking for the groups", ask, "DESCRIBE on the groups")
+
+    async def describe_group(self, group: str) -> GroupState:
+        """The state of a group, and its members."""
+
+        async def ask() -> GroupState:
+            code, found = DescribeGroup.results(await self._ask_coordinator(group, DescribeGroup(group)))
+            if code == ErrorCode.NONE and found.state != _DEAD:
+                return found
+            if code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
+                _raise(code)
+            return await self._consumer_group(group)
+
+        return await self._answer(f"asking for the members of group {group!r}", ask, _DESCRIBE)
+
+    async def _consumer_group(self, group: str) -> GroupState:
+        """A group of the newer protocol, which DescribeGroups reports as dead."""
+        missing = GroupState(_DEAD, "", ())
+        try:
+            answer = await self._ask_coordinator(group, consumer_group_request(group))
+        except kafka.IncompatibleBrokerVersion:
+            return missing
+        code, found = consumer_group_state(answer)
+        if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+            return missing
+        _raise(code)
+        return found
+
+    async def stable_offsets(
+        self, group: str, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, Committed | int]:
+        """The committed offsets of these partitions with their leader epochs; an error code if there is one, such as
+        UNSTABLE_OFFSET_COMMIT while a transaction may change the offset. Needs Kafka 2.5."""
+
+        async def ask() -> dict[TopicPartition, Committed | int]:
+            answer = await self._ask_coordinator(group, stable_offsets_request(group, partitions))
+            _raise(answer.error_code)
+            found: dict[TopicPartition, Committed | int] = {}
+            for topic, answers, _ in answer.topics:
+                for number, offset, epoch, metadata, code, _ in answers:
+                    if code != ErrorCode.NONE:
+                        found[TopicPartition(topic, number)] = code
+                    elif offset >= 0:
+                        found[TopicPartition(topic, number)] = Committed(offset, metadata or "", epoch)
+            return found
+
+        return await self._answer(f"asking for the committed offsets of group {group!r}", ask, _DESCRIBE)
+
+    async def commit(self, group: str, positions: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
+        """Commit for a group without members, in one request that is sent once. Returns the error code of each
+        partition; without an answer TimeoutError or ClientError is raised, and the commit may have been carried out."""
+        topics = grouped((topic, (number, one)) for (topic, number), one in positions.items())
+        plain = [
+            (topic, [(number, one.offset, one.metadata) for number, one in some]) for topic, some in topics.items()
+        ]
+        older = OffsetCommitRequest(group, *_NO_MEMBER, OffsetCommitRequest.DEFAULT_RETENTION_TIME, plain)
+        request = CommitRequest(group, *_NO_MEMBER, None, topics, older)
+        async with deadline(self._timeout, f"committing to group {group!r}"):
+            answer = await self._ask_coordinator(group, request)
+        # A partition that is missing from the answer was not acknowledged.
+        return {**dict.fromkeys(positions, int(ErrorCode.UNKNOWN_SERVER_ERROR)), **request.results(answer)}
+
+    async def metadata_limit(self) -> int:
+        """The characters of a commit's metadata that brokers accept; Kafka's default if this user may not read it."""
+
+        async def ask() -> int:
+            node = next(iter((await self._metadata()).brokers())).nodeId
+            (answer,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(node))])
+            code, _, _, _, entries = answer.resources[0]
+            _raise(code)
+            return next((int(entry[1]) for entry in entries if entry[0] == _LIMIT), MetadataLimit.DEFAULT)
+
+        try:
+            return await self._answer(f"asking for {_LIMIT}", ask, "DESCRIBE_CONFIGS on the cluster")
+        except NotAuthorized:
+            return MetadataLimit.DEFAULT
+
+    async def _ask_coordinator(self, group: str, request: object) -> Any:
+        return await self._admin._client.send(await self._admin.find_coordinator(group), request)
+
+
+def _raise(code: int) -> None:
+    if code != ErrorCode.NONE:
+        raise kafka.for_code(code)
