@@ -24,6 +24,7 @@ OTHERS = {
 }
 NAMED = {
     "docs/autoscaling.md": {"aioparallel_work"},  # a figure that the page makes
+    "docs/groups.md": {"DESCRIBE_CONFIGS"},  # a right of Kafka
     "docs/coming-from/celery.md": {
         "AsyncResult",
         "acks_late",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,8 +19,6 @@ from aioparallel.event_loop.loop import stopping_signals
 from aioparallel.records.errors import AioparallelError, ClientError
 
 __all__ = ["Answer", "Figures", "answer", "prometheus", "serve_groups"]
-
-logger = logging.getLogger(__name__)
 
 _REQUEST: Final = 10.0
 """Seconds for a request to arrive."""
@@ -85,7 +82,7 @@ async def answer(target: str, figures: Figures) -> Answer:
     try:
         groups = await figures.get()
     except (AioparallelError, TimeoutError) as error:
-        logger.debug("No figures: %s", error, extra={"action": "no_group_figures"})
+        say(f"WARNING {error}")
         return Answer(503, _PLAIN, f"{error}\n")
     if path == "/metrics":
         return Answer(200, _PROMETHEUS, prometheus(groups))
