@@ -15,6 +15,7 @@
     consume/           shows records
     bench/             measures the consumer on the user's brokers
     groups/            the work that groups have left
+    offsets/           changes the offsets of a group that is stopped
     dlq/               dead letters
     kmq/               queues with redelivery markers
     store/             tables for positions in a database

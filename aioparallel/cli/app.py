@@ -29,6 +29,7 @@ from aioparallel.cli.consume.command import consume
 from aioparallel.cli.dlq.commands import dlq
 from aioparallel.cli.groups.commands import groups
 from aioparallel.cli.kmq.commands import kmq
+from aioparallel.cli.offsets.commands import offsets
 from aioparallel.cli.produce.command import produce
 from aioparallel.cli.store.commands import store
 from aioparallel.cli.topics.commands import topics
@@ -55,7 +56,7 @@ app = App(
     help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
-for command in (broker, topics, produce, consume, groups, dlq, kmq, store, bench):
+for command in (broker, topics, produce, consume, groups, offsets, dlq, kmq, store, bench):
     app.command(command)
 app.register_install_completion_command()
 

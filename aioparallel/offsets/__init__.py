@@ -6,6 +6,7 @@
     offset_map.py   the content of a map: a base offset, and what is complete above it
     encoding.py     an offset map as the text in a commit's metadata, and back
     fitting.py      cuts a map to a limit
+    editing.py      changes single offsets of a map
     frames.py       zstd frames
     packing.py      rows of numbers and of binary digits
     dense/          this package's own format      java/   the formats of the Java library

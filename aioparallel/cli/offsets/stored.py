@@ -1,0 +1,164 @@
+"""Reads and writes the positions of a group: in Kafka, or in the database of a SqlStore."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Final, Protocol
+
+from aioparallel.cli.database import Database, open_engine
+from aioparallel.cli.groups.reading import Connected
+from aioparallel.cli.offsets.planning import Refused
+from aioparallel.clients.aiokafka.group_admin import GroupState
+from aioparallel.group.client import Committed
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.record import TopicPartition
+
+__all__ = ["DatabasePositions", "KafkaPositions", "PositionStore", "members_text", "position_store"]
+
+_NAMED: Final = 5
+"""Members that are named in a message."""
+
+
+class PositionStore(Protocol):
+    """Where the positions of a group are."""
+
+    limit: int | None
+    """Most characters of a map; None: any number."""
+
+    async def read(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, Committed]:
+        """The positions of these partitions, or of all. Raises Refused while an open transaction may change one."""
+
+    async def write(
+        self, before: Mapping[TopicPartition, Committed | None], after: Mapping[TopicPartition, Committed]
+    ) -> None:
+        """Write ``after``, if nothing has changed since ``before`` was read. Raises Refused."""
+
+
+class KafkaPositions:
+    """Committed offsets in Kafka."""
+
+    def __init__(self, to: Connected, group: str, limit: int) -> None:
+        self.limit: int | None = limit
+        self._admin = to.admin
+        self._group = group
+
+    async def read(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, Committed]:
+        """See :class:`PositionStore`."""
+        if partitions is None:
+            partitions = await self._admin.committed(self._group)
+        found: dict[TopicPartition, Committed] = {}
+        for partition, one in (await self._admin.stable_offsets(self._group, partitions)).items():
+            if one == ErrorCode.UNSTABLE_OFFSET_COMMIT:
+                raise Refused(
+                    f"{partition}: a transaction with an offset of this group is open (UNSTABLE_OFFSET_COMMIT); wait "
+                    "until it has ended, at the latest after its transaction.timeout.ms"
+                )
+            if not isinstance(one, Committed):
+                raise Refused(f"{partition}: the broker answered {_name_of(one)}")
+            found[partition] = one
+        return found
+
+    async def write(
+        self, before: Mapping[TopicPartition, Committed | None], after: Mapping[TopicPartition, Committed]
+    ) -> None:
+        """See :class:`PositionStore`. The broker itself refuses a commit from outside while the group has members."""
+        now = await self.read(list(after))
+        for partition in after:
+            if (found := now.get(partition)) != before[partition]:
+                raise Refused(
+                    f"{partition}: another program has committed meanwhile (offset "
+                    f"{'none' if found is None else found.offset}); nothing was changed"
+                )
+        doubt = ""
+        try:
+            codes = await self._admin.commit(self._group, after)
+        except TimeoutError as error:
+            codes, doubt = dict.fromkeys(after, int(ErrorCode.NONE)), f" ({error})"
+        _raise_refusals(codes)
+        stored = await self.read(list(after))
+        for partition, position in after.items():
+            found = stored.get(partition)
+            if found is None or found[:2] != position[:2]:
+                raise Refused(
+                    f"{partition}: offset {'none' if found is None else found.offset} is stored now, not "
+                    f"{position.offset}{doubt or ': another program has committed since'}"
+                )
+
+
+def _raise_refusals(codes: Mapping[TopicPartition, int]) -> None:
+    for partition, code in codes.items():
+        match code:
+            case ErrorCode.NONE:
+                continue
+            case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.REBALANCE_IN_PROGRESS | ErrorCode.ILLEGAL_GENERATION:
+                raise Refused(
+                    f"a member has joined the group meanwhile: the broker has refused the commit ({_name_of(code)}). "
+                    "Nothing was changed; stop all members, and try again"
+                )
+            case ErrorCode.OFFSET_METADATA_TOO_LARGE:
+                raise Refused(f"{partition}: the brokers do not accept metadata of this length ({_name_of(code)})")
+            case _:
+                raise Refused(f"{partition}: the broker has refused the commit ({_name_of(code)}); try again")
+
+
+class DatabasePositions:
+    """Positions of a SqlStore. What Kafka has for this group is for lag tools only, and stays as it is."""
+
+    def __init__(self, where: Database, url: str, group: str) -> None:
+        self.limit: int | None = None
+        self._where = where
+        self._url = url
+        self._group = group
+
+    async def read(self, partitions: Collection[TopicPartition] | None) -> dict[TopicPartition, Committed]:
+        """See :class:`PositionStore`."""
+        from aioparallel.persistence.sql.reading import stored_positions  # noqa: PLC0415 - needs the extra sql
+        from aioparallel.persistence.sql.schema import Schema  # noqa: PLC0415
+
+        schema = Schema(self._where.prefix, self._where.schema)
+        async with open_engine("database", self._url, "the positions could not be read") as engine:
+            found = await stored_positions(engine, schema, self._group)
+        return {partition: one for partition, one in found.items() if partitions is None or partition in partitions}
+
+    async def write(
+        self, before: Mapping[TopicPartition, Committed | None], after: Mapping[TopicPartition, Committed]
+    ) -> None:
+        """See :class:`PositionStore`. Compares and writes in one transaction."""
+        from aioparallel.persistence.sql.changing import PositionsChanged, change_positions  # noqa: PLC0415
+        from aioparallel.persistence.sql.schema import Schema  # noqa: PLC0415
+
+        expected = {partition: one for partition, one in before.items() if one is not None and partition in after}
+        if missing := after.keys() - expected.keys():
+            raise Refused(f"{min(missing)}: the group has no position there; its consumer writes the first one")
+        schema = Schema(self._where.prefix, self._where.schema)
+        try:
+            async with open_engine("database", self._url, "the positions could not be written") as engine:
+                await change_positions(engine, schema, self._group, expected, after)
+        except PositionsChanged as error:
+            raise Refused(
+                f"{error.partition}: another program has changed the position meanwhile; nothing was changed"
+            ) from error
+
+
+async def position_store(to: Connected, group: str, where: Database) -> PositionStore:
+    """Where the positions of the group are."""
+    if where.database is not None:
+        return DatabasePositions(where, where.database, group)
+    return KafkaPositions(to, group, await to.admin.metadata_limit())
+
+
+def members_text(state: GroupState) -> str:
+    """The members by name, for a message."""
+    names = [
+        f"{one.client_id} at {one.host}" + (f" (static {one.instance_id})" if one.instance_id else "")
+        for one in state.members
+    ]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more
+
+
+def _name_of(code: int) -> str:
+    try:
+        return ErrorCode(code).name
+    except ValueError:
+        return f"error code {code}"
