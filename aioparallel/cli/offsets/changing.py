@@ -41,7 +41,7 @@ __all__ = ["Opened", "carry_out", "current", "opened", "redo", "require_idle", "
 
 _READ: Final = 10.0
 """Seconds for reading the records that are skipped."""
-_READ_AT_MOST: Final = 100
+_READ_AT_MOST: Final = 10
 """Records that are skipped and read, to be shown."""
 
 
