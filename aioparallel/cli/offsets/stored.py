@@ -11,6 +11,7 @@ from aioparallel.cli.offsets.planning import Refused
 from aioparallel.clients.aiokafka.group_admin import GroupState
 from aioparallel.group.client import Committed
 from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import ClientError, NotAuthorized
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["DatabasePositions", "KafkaPositions", "PositionStore", "members_text", "position_store"]
@@ -72,8 +73,10 @@ class KafkaPositions:
         doubt = ""
         try:
             codes = await self._admin.commit(self._group, after)
-        except TimeoutError as error:
-            codes, doubt = dict.fromkeys(after, int(ErrorCode.NONE)), f" ({error})"
+        except NotAuthorized:
+            raise
+        except (ClientError, TimeoutError) as error:
+            codes, doubt = dict.fromkeys(after, int(ErrorCode.NONE)), f"; the commit may still arrive ({error})"
         _raise_refusals(codes)
         stored = await self.read(list(after))
         for partition, position in after.items():

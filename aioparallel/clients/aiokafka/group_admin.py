@@ -41,6 +41,14 @@ _NO_MEMBER: Final = (-1, "")
 and answer UNKNOWN_MEMBER_ID otherwise."""
 
 
+_ELSEWHERE: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""The broker has not looked at the commit."""
+_AGAIN: Final = 0.1
+"""Seconds before the commit is sent to the coordinator that is found then."""
+
+
 class GroupAdmin(Admin):
     """Also lists and describes groups, and changes offsets. See :class:`Admin` for errors."""
 
@@ -103,18 +111,25 @@ class GroupAdmin(Admin):
         return await self._answer(f"asking for the committed offsets of group {group!r}", ask, _DESCRIBE)
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
-        """Commit for a group without members, in one request that is sent once. Returns the error code of each
-        partition; without an answer TimeoutError or ClientError is raised, and the commit may have been carried out."""
+        """Commit for a group without members, in one request. It is sent once; again only if that broker is not, or not
+        yet, the group's coordinator. Returns the error code of each partition; without an answer TimeoutError or
+        ClientError is raised, and the commit may have been carried out."""
         topics = grouped((topic, (number, one)) for (topic, number), one in positions.items())
         plain = [
             (topic, [(number, one.offset, one.metadata) for number, one in some]) for topic, some in topics.items()
         ]
         older = OffsetCommitRequest(group, *_NO_MEMBER, OffsetCommitRequest.DEFAULT_RETENTION_TIME, plain)
         request = CommitRequest(group, *_NO_MEMBER, None, topics, older)
-        async with deadline(self._timeout, f"committing to group {group!r}"):
-            answer = await self._ask_coordinator(group, request)
+        doing = f"committing to group {group!r}"
+        async with deadline(self._timeout, doing):
+            while True:
+                node = await self._answer(doing, lambda: self._admin.find_coordinator(group), _DESCRIBE)
+                codes = request.results(await self._admin._client.send(node, request))
+                if not codes or not _ELSEWHERE.issuperset(codes.values()):
+                    break
+                await asyncio.sleep(_AGAIN)
         # A partition that is missing from the answer was not acknowledged.
-        return {**dict.fromkeys(positions, int(ErrorCode.UNKNOWN_SERVER_ERROR)), **request.results(answer)}
+        return {**dict.fromkeys(positions, int(ErrorCode.UNKNOWN_SERVER_ERROR)), **codes}
 
     async def metadata_limit(self) -> int:
         """The characters of a commit's metadata that brokers accept; Kafka's default if this user may not read it."""
