@@ -78,12 +78,12 @@ def parse_document(text: str) -> dict[TopicPartition, Exported]:
 def _entry(entry: object, number: int) -> tuple[TopicPartition, Exported]:
     kinds = {"topic": str, "partition": int, "offset": int, "metadata": str}
     if not isinstance(entry, dict):
-        raise ConfigurationError("FILE", f"positions[{number}]", "must be an object")
+        raise ConfigurationError("FILE", entry, f"positions[{number}] must be an object")
     for name, kind in kinds.items():
         value = entry.get(name)
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and cast("int", value) < 0):
             what = "a text" if kind is str else "a number from 0 on"
-            raise ConfigurationError("FILE", f"positions[{number}].{name}={value!r}", f"must be {what}")
+            raise ConfigurationError("FILE", value, f"positions[{number}].{name} must be {what}")
     epoch = entry.get("leader_epoch")
     position = Committed(entry["offset"], entry["metadata"], epoch if isinstance(epoch, int) else UNKNOWN)
     return TopicPartition(entry["topic"], entry["partition"]), Exported(position, str(entry.get("topic_id") or ""))
