@@ -22,6 +22,8 @@ __all__ = ["Answer", "Figures", "answer", "prometheus", "serve_groups"]
 
 _REQUEST: Final = 10.0
 """Seconds for a request to arrive."""
+_READ: Final = 8.0
+"""Seconds for reading the figures: scrapers wait for about ten."""
 _LONGEST: Final = 8_192
 """Most bytes of a request line or header."""
 _HEADERS: Final = 100
@@ -55,23 +57,30 @@ class Answer(NamedTuple):
 
 
 class Figures:
-    """The figures of the groups, read when they are asked for, and kept for ``keep`` seconds."""
+    """The figures of the groups, read when they are asked for, and kept for ``keep`` seconds. Readers that come while
+    they are read wait for the same result, also if it is an error."""
 
     def __init__(self, read: Callable[[], Awaitable[Sequence[GroupView]]], keep: float) -> None:
         self._read = read
         self._keep = keep
-        self._lock = asyncio.Lock()
-        self._found: Sequence[GroupView] = ()
-        self._until: float | None = None
+        self._reading: asyncio.Task[Sequence[GroupView]] | None = None
+        self._until = 0.0
 
     async def get(self) -> Sequence[GroupView]:
-        """All groups. Raises the errors of Kafka and of the database."""
-        loop = asyncio.get_running_loop()
-        async with self._lock:  # several readers at once cause one request
-            if self._until is None or loop.time() >= self._until:
-                self._found = await self._read()
-                self._until = loop.time() + self._keep
-            return self._found
+        """All groups. Raises the errors of Kafka and of the database, and TimeoutError."""
+        now = asyncio.get_running_loop().time()
+        if self._reading is None or (self._reading.done() and now >= self._until):
+            self._reading = asyncio.create_task(self._read_now(), name="aioparallel-group-figures")
+        return await asyncio.shield(self._reading)
+
+    async def _read_now(self) -> Sequence[GroupView]:
+        try:
+            async with asyncio.timeout(_READ):
+                found = await self._read()
+        except TimeoutError:
+            raise TimeoutError(f"Kafka or the database has not answered within {_READ:g} s") from None
+        self._until = asyncio.get_running_loop().time() + self._keep
+        return found
 
 
 async def answer(target: str, figures: Figures) -> Answer:

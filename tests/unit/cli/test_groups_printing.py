@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 from rich.console import Console
 
+from aioparallel.cli.groups import serving
 from aioparallel.cli.groups.commands import GroupAccess, Limits, Serving, Showing
 from aioparallel.cli.groups.printing import letters_for, list_table, objects, shown
 from aioparallel.cli.groups.reading import GroupView, PartitionView, Sampled, group_not_found
@@ -214,6 +215,28 @@ async def test_serve_keeps_answers_and_reports_errors() -> None:
     assert (refused.status, refused.body) == (503, "no broker answers\n")
     await asyncio.gather(*(answer("/metrics", source) for _ in range(5)))
     assert reads == 2
+
+
+async def test_serve_waits_for_kafka_for_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then all who wait get the same error, and the next one starts anew. A reader that has gone ends nothing."""
+    monkeypatch.setattr(serving, "_READ", 0.05)
+    reads = 0
+
+    async def read() -> list[GroupView]:
+        nonlocal reads
+        reads += 1
+        await asyncio.sleep(60 if reads == 1 else 0)
+        return await figures()
+
+    source = Figures(read, keep=0)
+    gone = asyncio.create_task(answer("/metrics", source))
+    await asyncio.sleep(0)
+    gone.cancel()
+    found = await asyncio.gather(*(answer("/metrics", source) for _ in range(3)))
+    assert {one.status for one in found} == {503}
+    assert "has not answered within 0.05 s" in found[0].body
+    assert reads == 1
+    assert (await answer("/metrics", source)).status == 200
 
 
 @pytest.mark.parametrize(
