@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import groupby
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -120,8 +121,8 @@ def _strips(partitions: Sequence[PartitionView], width: int, letters: Letters) -
     )
     for name, start, end, (one, highest) in zip(names, starts, ends, rows, strict=True):
         line = Text(f"{name:<{widths[0]}} {start:>{widths[1]}} |", no_wrap=True)
-        for cell in cells(one.work.known, one.work.start, highest, room):
-            line.append(letters.of(cell), _COLOURS[cell])
+        for cell, same in groupby(cells(one.work.known, one.work.start, highest, room)):
+            line.append(letters.of(cell) * len(list(same)), _COLOURS[cell])
         yield line.append(f"| {end}")
 
 
