@@ -127,7 +127,11 @@ class DatabasePositions:
         self, before: Mapping[TopicPartition, Committed | None], after: Mapping[TopicPartition, Committed]
     ) -> None:
         """See :class:`PositionStore`. Compares and writes in one transaction."""
-        from aioparallel.persistence.sql.changing import PositionsChanged, change_positions  # noqa: PLC0415
+        from aioparallel.persistence.sql.changing import (  # noqa: PLC0415
+            PositionsChanged,
+            RowsAbove,
+            change_positions,
+        )
         from aioparallel.persistence.sql.schema import Schema  # noqa: PLC0415
 
         expected = {partition: one for partition, one in before.items() if one is not None and partition in after}
@@ -137,6 +141,11 @@ class DatabasePositions:
         try:
             async with open_engine("database", self._url, "the positions could not be written") as engine:
                 await change_positions(engine, schema, self._group, expected, after)
+        except RowsAbove as error:
+            raise Refused(
+                f"{error.partition}: the record at offset {error.offset} is complete and too far above the position to "
+                "be in a map; let the consumer run until the position is near it"
+            ) from error
         except PositionsChanged as error:
             raise Refused(
                 f"{error.partition}: another program has changed the position meanwhile; nothing was changed"

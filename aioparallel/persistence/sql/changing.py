@@ -14,7 +14,7 @@ from aioparallel.persistence.sql.statements import Log, Owned, Statements
 from aioparallel.persistence.sql.taking import Stored
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["PositionsChanged", "change_positions"]
+__all__ = ["PositionsChanged", "RowsAbove", "change_positions"]
 
 _IDLE: Final = 10.0
 """Seconds that the transaction may be idle while it locks an epoch."""
@@ -30,6 +30,15 @@ class PositionsChanged(Exception):
         self.partition = partition
 
 
+class RowsAbove(Exception):
+    """Rows of completed records are so far above the position that no map includes them. Nothing was changed."""
+
+    def __init__(self, partition: TopicPartition, offset: int) -> None:
+        super().__init__(partition, offset)
+        self.partition = partition
+        self.offset = offset
+
+
 async def change_positions(
     engine: AsyncEngine,
     schema: Schema,
@@ -41,7 +50,7 @@ async def change_positions(
 
     The epoch of each partition is raised first, as in a take-over: an owner that is still alive can write nothing more.
     ``expected``: what :func:`~aioparallel.persistence.sql.reading.stored_positions` has returned. Raises
-    PositionsChanged if that is not stored any more, and SQLAlchemy's errors.
+    PositionsChanged if that is not stored any more, RowsAbove, and SQLAlchemy's errors.
     """
     statements = Statements(engine, schema, _IDLE)
     async with engine.begin() as connection:
@@ -57,7 +66,9 @@ async def change_positions(
             if merged is None or merged[:2] != before[:2]:
                 raise PositionsChanged(partition)
             covered = decode_offset_map(*before[:2]).highest_succeeded
-            folded[one] = [offset for offset in stored.done if offset <= covered]
+            if above := [offset for offset in stored.done if offset > covered]:
+                raise RowsAbove(partition, above[0])
+            folded[one] = list(stored.done)
             highest = max(position.offset - 1, decode_offset_map(*position[:2]).highest_succeeded)
             topic_id = stored.log.topic_id if stored.log is not None else ""
             logs[one] = Log(highest, position.leader_epoch, topic_id)
