@@ -176,6 +176,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             fail=self._fail,
             is_running=lambda: self._state.is_running,
             partitions=lambda: () if self._engine is None else self._engine.held,
+            stats=self.stats,
+            health=self.health,
         )
 
     def _own_topics(self) -> dict[str, str]:

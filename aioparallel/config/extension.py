@@ -11,9 +11,10 @@ The stages of a consumer, and the hooks that are called::
         │    their offsets are read        restore, until each partition is ready
         ├─ records are fetched             PartitionState.select: which of them run
         │    an attempt begins             may_attempt, deserialisers, before_attempt, attempt
-        │    the record is complete        PartitionState.gave_up, completed
+        │    it ends                       attempts_ended
+        │    the record is complete        PartitionState.gave_up, completed; records_ended
         ├─ offsets are committed           before_commit, then commit_outputs with the offsets
-        │    the broker acknowledges       PartitionState.acknowledged
+        │    the broker acknowledges       PartitionState.acknowledged; commit_ended
         ├─ partitions are revoked          (a last commit, then) released
         │
         │  all is committed                finish
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from aioparallel.group.priorities import Priorities
     from aioparallel.group.sessions import Session
     from aioparallel.handlers.stack import Handlers
-    from aioparallel.observe.health import Problem
+    from aioparallel.observe.health import Health, Problem
     from aioparallel.observe.stats import Stats
     from aioparallel.records.record import Outgoing, Record, TopicPartition
 
@@ -74,6 +75,10 @@ class ConsumerContext:
     """Whether records are read and run: false before the run, and as soon as it begins to end."""
     partitions: Callable[[], Collection[TopicPartition]]
     """The partitions that the consumer has now."""
+    stats: Callable[[], Stats]
+    """``ParallelConsumer.stats()``."""
+    health: Callable[[], Health]
+    """``ParallelConsumer.health()``."""
 
 
 class PartitionState:
@@ -254,6 +259,30 @@ class Extension:
     """Topics for which the consumer keeps the arrival time of each record, by its own clock."""
 
     # -- monitoring -------------------------------------------------------------------------------------
+
+    def attempts_ended(
+        self, records: Sequence[Record[Any, Any]], calls: int, began: float, ended: float, error: BaseException | None
+    ) -> None:
+        """Handlers have ended for these records. Called at least once for 16 records, so return within microseconds.
+
+        ``calls``: how many calls of the handler these were. Handlers that do not suspend are reported together: one
+        call for each record, one after the other from ``began`` to ``ended`` (by ``time.perf_counter()``). A batch is
+        one call with several records. ``error``: what the handler raised. Copy ``records`` to keep them.
+        """
+
+    def records_ended(self, records: Sequence[Record[Any, Any]], outcome: str) -> None:
+        """These records have an outcome: "succeeded" (their outputs are acknowledged), "dead-lettered", "skipped" or
+        "released". Not called for records of partitions that were revoked or lost meanwhile. As often as
+        :meth:`attempts_ended`."""
+
+    def commit_ended(
+        self,
+        positions: Mapping[TopicPartition, Committed],
+        faults: Mapping[TopicPartition, CommitFault],
+        seconds: float,
+    ) -> None:
+        """A commit of these positions was answered after so many seconds. ``faults``: the partitions whose position was
+        not accepted, and why."""
 
     def problems(self) -> Iterable[Problem]:
         """Return the current problems, for ``health()``."""

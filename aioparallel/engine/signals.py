@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Signals"]
+from aioparallel.records.record import Record
+
+__all__ = ["Attempted", "Completed", "Signals"]
+
+Attempted = Callable[[Sequence[Record[Any, Any]], int, float, float, BaseException | None], None]
+"""``attempted(records, calls, began, ended, error)``: attempts have ended, in so many calls of the handler. The times
+are by ``perf_counter``."""
+Completed = Callable[[Sequence[Record[Any, Any]], str], None]
+"""``completed(records, outcome)``: records have ended."""
 
 
 def _nothing() -> None:
@@ -22,10 +31,13 @@ class Signals:
 
     ``taken``: ``Counters.taken_left`` has reached 0, so the fetcher may read more. ``succeeded``:
     ``Counters.succeeded_left`` has reached 0, so a commit is due. ``idle``: a worker found no ready record, or the last
-    output was acknowledged, so the run may be over. ``fatal(error)``: end the run with this error.
+    output was acknowledged, so the run may be over. ``fatal(error)``: end the run with this error. ``attempted`` and
+    ``completed``: for measurements; None: nobody measures.
     """
 
     taken: Callable[[], None] = _nothing
     succeeded: Callable[[], None] = _nothing
     idle: Callable[[], None] = _nothing
     fatal: Callable[[BaseException], None] = _raise
+    attempted: Attempted | None = None
+    completed: Completed | None = None

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from aioparallel.engine.schedule.batch_assembler import PendingBatch
     from aioparallel.handlers.batches import Batching
 
-__all__ = ["NO_CEILING", "Mixed", "Source"]
+__all__ = ["NO_CEILING", "EndCounts", "Mixed", "Source"]
 
 NO_CEILING = sys.maxsize
 """A ceiling that holds nothing back: every offset may start."""
@@ -27,6 +27,19 @@ class Mixed(enum.Enum):
 
     MIXED = enum.auto()
     """The records of the source have different batchings, or none."""
+
+
+@dataclass(slots=True, eq=False)
+class EndCounts:
+    """Counts the records of all sources with one name. Records that have succeeded are the rest: counting each would
+    cost time."""
+
+    admitted: int = 0
+    dead_lettered: int = 0
+    skipped: int = 0
+    released: int = 0
+    dropped: int = 0
+    failed_attempts: int = 0
 
 
 def _ignore(offsets: object) -> None:
@@ -90,6 +103,8 @@ class Source:
     """Those with records of this source only."""
     no_more_input: bool = False
     """It brings nothing more until some of its records start or end."""
+    counts: EndCounts = field(default_factory=EndCounts)
+    """Shared with the other sources of this name."""
 
     def __post_init__(self) -> None:
         self.holds = self.in_flight
@@ -98,6 +113,11 @@ class Source:
     def begun(self) -> int:
         """Records in flight or producing: what a drain waits for."""
         return len(self.in_flight) + len(self.producing)
+
+    @property
+    def unfinished(self) -> int:
+        """Records admitted and not ended."""
+        return self.buffered + len(self.parked) + self.begun
 
     @property
     def current(self) -> bool:

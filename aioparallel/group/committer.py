@@ -55,7 +55,7 @@ class Committer(PositionCommitter):
         self._early = asyncio.Event()
         blocks = options.when_map_is_full == "block"
         self._sampler = Sampler(options, scheduler, on_unblocked, blocks=blocks)
-        self.limit = self._sampler.limit
+        self.limit, self.maps = self._sampler.limit, self._sampler.maps
         self.commits = 0
         self.failed_commits = 0
 

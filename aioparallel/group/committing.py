@@ -14,7 +14,7 @@ from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.extensions import Extensions
-from aioparallel.group.offset_commits import MetadataLimit
+from aioparallel.group.offset_commits import MetadataLimit, WrittenMaps
 from aioparallel.group.offset_stores import Positions
 from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem
@@ -29,6 +29,7 @@ class PositionCommitter(Protocol):
 
     limit: MetadataLimit
     """How many characters of metadata the broker accepts."""
+    maps: WrittenMaps
     commits: int
     """How many commit requests were acknowledged for all their partitions."""
     failed_commits: int

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from time import perf_counter
 from typing import Any, Final, TypeVar
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
@@ -45,6 +46,8 @@ class Extensions:
         self.saves = bool(self._saving)
         """Whether an extension saves something before a commit."""
         self._writing = self._with("commit_outputs")
+        self.commit_ended = self.listener("commit_ended")
+        """Reports the answer to a commit; None: nobody wants it."""
         # Each with the partitions that it has restored.
         self._restoring = [(one, set[TopicPartition]()) for one in self._with("restore")]
         self.restores = bool(self._restoring)
@@ -67,6 +70,22 @@ class Extensions:
     def hooks(self, hook: str) -> list[Callable[..., Any]]:
         """Return this hook of each extension that overrides it."""
         return [getattr(one, hook) for one in self._with(hook)]
+
+    def listener(self, hook: str) -> Callable[..., None] | None:
+        """Return a function that calls this hook of each extension, and ends the run if one raises. None: no extension
+        overrides it."""
+        listening = self.hooks(hook)
+        if not listening:
+            return None
+
+        def call(*arguments: object) -> None:
+            try:
+                for one in listening:
+                    one(*arguments)
+            except Exception as error:
+                self.fail_soon(error)
+
+        return call
 
     def through(self, hook: str, value: T) -> T:
         """Pass a value through this hook of each extension, and return the result."""
@@ -292,13 +311,27 @@ class ExtendedOffsets(ExtendedPositions):
     ) -> Mapping[TopicPartition, CommitFault | None]:
         """Write the positions of the partitions that no extension refuses."""
         if not self._extensions.saves:
-            return await self._store.commit(positions, generation, timeout)
+            return await self._write(positions, generation, timeout)
         ends = asyncio.get_running_loop().time() + timeout
         refused = await self._extensions.before_commit(positions, ends)
         saved = {partition: committed for partition, committed in positions.items() if partition not in refused}
         results: dict[TopicPartition, CommitFault | None] = {**refused}
         if saved:
-            results |= await self._store.commit(saved, generation, _left(ends))
+            results |= await self._write(saved, generation, _left(ends))
+        return results
+
+    async def _write(
+        self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        commit_ended = self._extensions.commit_ended
+        if commit_ended is None:
+            return await self._store.commit(positions, generation, timeout)
+        began = perf_counter()
+        results = await self._store.commit(positions, generation, timeout)
+        faults = {partition: results.get(partition, CommitFault.RETRIABLE) for partition in positions}
+        commit_ended(
+            positions, {at: fault for at, fault in faults.items() if fault is not None}, perf_counter() - began
+        )
         return results
 
 

@@ -15,7 +15,7 @@ from aioparallel.group.leader_epochs import epoch_of
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, fit_offset_map
 
-__all__ = ["LedgerSnapshot", "Sample", "is_large", "ledger_snapshot", "requests", "sample"]
+__all__ = ["LedgerSnapshot", "Sample", "WrittenMaps", "is_large", "ledger_snapshot", "requests", "sample"]
 
 # The most bytes of metadata in one request. The broker writes a request as one batch of the offsets topic. If that is
 # too large, the whole request fails (measured on Apache Kafka 4.3.1: about 1 MB).
@@ -109,6 +109,19 @@ def is_large(positions: Iterable[Committed]) -> bool:
 
 def _encoded_size(text: str) -> int:
     return len(text) if text.isascii() else 3 * len(text)
+
+
+class WrittenMaps:
+    """Counts the offset maps written for commits, and the seconds that this took. An empty one counts as well."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.seconds = 0.0
+
+    def wrote(self, seconds: float) -> None:
+        """Count one."""
+        self.count += 1
+        self.seconds += seconds
 
 
 class MetadataLimit:

@@ -129,6 +129,8 @@ class GroupRun:
         self._join_log = JoinLog(group_id)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._check_end, self.fail
+        signals.attempted = extensions.listener("attempts_ended")
+        signals.completed = extensions.listener("records_ended")
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False

@@ -7,12 +7,13 @@ import logging
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from time import perf_counter
 from typing import TypeVar
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.group.offset_commits import MetadataLimit, Sample
+from aioparallel.group.offset_commits import MetadataLimit, Sample, WrittenMaps
 from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
 
@@ -48,6 +49,7 @@ class Sampler:
         self._cost = 0  # of this round, in incomplete offsets
         self._turn = 0
         self.limit = MetadataLimit()
+        self.maps = WrittenMaps()
         self.cut_maps = 0
         """How many maps did not fit and were cut."""
         scheduler.counters.succeeded_left = options.commit_after
@@ -70,13 +72,17 @@ class Sampler:
     async def write(self, write: Callable[[], T], *, is_large: bool) -> T:
         """Call ``write()``, which encodes a map. A large map would block the loop, so it is encoded in a new thread.
         The loop's default executor is not used, because handlers may occupy all its threads."""
+        began = perf_counter()
         if not is_large:
-            return write()
-        thread = ThreadPoolExecutor(1, thread_name_prefix="aioparallel-map")
-        try:
-            return await asyncio.get_running_loop().run_in_executor(thread, write)
-        finally:
-            thread.shutdown(wait=False)  # a cancelled caller must not wait for the map
+            written = write()
+        else:
+            thread = ThreadPoolExecutor(1, thread_name_prefix="aioparallel-map")
+            try:
+                written = await asyncio.get_running_loop().run_in_executor(thread, write)
+            finally:
+                thread.shutdown(wait=False)  # a cancelled caller must not wait for the map
+        self.maps.wrote(perf_counter() - began)
+        return written
 
     async def wrote(self, session: Session, maps: int = 1) -> None:
         """Count the cost of encoded maps of a session, and let the loop turn if enough was encoded."""

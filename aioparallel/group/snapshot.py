@@ -9,7 +9,7 @@ from typing import Any
 
 from aioparallel.engine.run.processor import Processor
 from aioparallel.engine.schedule.lanes import length_from
-from aioparallel.engine.sources import Source
+from aioparallel.engine.sources import EndCounts, Source
 from aioparallel.engine.watch.blockages import Blockage
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
@@ -17,8 +17,17 @@ from aioparallel.group.committing import PositionCommitter
 from aioparallel.group.offset_commits import MetadataLimit
 from aioparallel.group.sessions import Session, SessionState
 from aioparallel.observe.health import Problem, ProblemKind
-from aioparallel.observe.stats import BrokerOutputs, Contact, InFlight, LongestLane, PartitionStats, Retrying, Stats
-from aioparallel.records.record import Record
+from aioparallel.observe.stats import (
+    BrokerOutputs,
+    Contact,
+    InFlight,
+    LongestLane,
+    PartitionCounts,
+    PartitionStats,
+    Retrying,
+    Stats,
+)
+from aioparallel.records.record import Record, TopicPartition
 
 __all__ = ["problems_of", "stats_before", "stats_of"]
 
@@ -84,6 +93,11 @@ def stats_of(
         transactions=committer.transactions(),
         released=counters.released,
         skipped_batches=assignment.unreadable.skipped,
+        counts=_counts(scheduler.end_counts, held),
+        maps_written=committer.maps.count,
+        map_seconds=committer.maps.seconds,
+        blockages=processor.pool.loop_watch.blockages,
+        blocked_seconds=processor.pool.loop_watch.blocked_seconds,
     )
 
 
@@ -143,6 +157,31 @@ def _partition_stats(
         map_cut_at=session.cut,
         oldest=None if first is None or first.timestamp < 0 else max(0.0, now - first.timestamp / 1000),
         lag_age=None if end is None else client.since_end_seen(session.partition),
+        in_flight=sum([len(source.in_flight) for source in held]),
+        producing=sum([len(source.producing) for source in held]),
+        map_characters=len(session.acknowledged.metadata) if session.acknowledged else 0,
+    )
+
+
+def _counts(
+    counts: Mapping[Hashable, EndCounts], held: Mapping[Hashable, Sequence[Source]]
+) -> tuple[PartitionCounts, ...]:
+    return tuple(
+        PartitionCounts(
+            topic=name.topic,
+            partition=name.partition,
+            admitted=one.admitted,
+            succeeded=one.admitted
+            - (one.dead_lettered + one.skipped + one.released + one.dropped)
+            - sum([source.unfinished for source in held.get(name, ())]),
+            dead_lettered=one.dead_lettered,
+            skipped=one.skipped,
+            released=one.released,
+            dropped=one.dropped,
+            failed_attempts=one.failed_attempts,
+        )
+        for name, one in counts.items()
+        if isinstance(name, TopicPartition)
     )
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "Contact",
     "InFlight",
     "LongestLane",
+    "PartitionCounts",
     "PartitionStats",
     "Retrying",
     "StateStats",
@@ -57,6 +58,37 @@ class PartitionStats:
     lag_age: float | None = None
     """Seconds since the end offset for ``lag`` was received: a few at most while the partition's leader answers. None
     before the first."""
+    in_flight: int = 0
+    """Their handler runs."""
+    producing: int = 0
+    """Their handler has ended; its outputs or the dead letter are not acknowledged yet."""
+    map_characters: int = 0
+    """Characters of the offset map in the last acknowledged commit; 0 without a map. ``Stats.metadata_limit`` is the
+    most."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionCounts:
+    """Records of one partition since the start of the run, in all its assignments to this process."""
+
+    topic: str
+    """Name of the topic."""
+    partition: int
+    """Number of the partition."""
+    admitted: int
+    """Records read, without those that the offset map marks as complete."""
+    succeeded: int
+    """Their handler has returned and its outputs are acknowledged; with transactions, they wait for the next one."""
+    dead_lettered: int
+    """Written to the dead-letter topic or a retry topic, or passed to a dead-letter function."""
+    skipped: int
+    """Completed without success by ``give_up="skip"`` or a retry function."""
+    released: int
+    """Records of a queue that were left to be delivered again."""
+    dropped: int
+    """Dropped unfinished because the partition was revoked or lost; also those whose handler still runs."""
+    failed_attempts: int
+    """Handler calls that failed, whatever became of the record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,6 +338,17 @@ class Stats:
     whole: ``FailurePolicy(dead_letter_too_large=)``."""
     skipped_batches: int = 0
     """Unreadable batches that were skipped by ``skip_unreadable``."""
+    counts: tuple[PartitionCounts, ...] = ()
+    """Counts of each partition that the consumer has had since the start of the run."""
+    maps_written: int = 0
+    """Offset maps written for commits."""
+    map_seconds: float = 0.0
+    """Seconds that this took."""
+    blockages: int = 0
+    """How often handlers or other code blocked the event loop, for about 0.1 s or more, also for other consumers of
+    this loop."""
+    blocked_seconds: float = 0.0
+    """Seconds that this took."""
     positions_in: str = "the group"
     """Where positions are read from: the group's committed offsets, or the table of a store. Then the group's offsets
     only serve tools that show lag."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 try:
     from aiohttp import web
@@ -32,7 +32,10 @@ from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
 from aioparallel.web.services import Consumers, consumers_of
 
-__all__ = ["Running", "health_routes", "running"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Running", "health_routes", "metrics_routes", "running"]
 
 
 class Running(Consumers):
@@ -122,6 +125,20 @@ def health_routes(*consumers: ConsumerService[Any, Any] | Consumers) -> list[web
         return _json(answers.stats(all_of_them))
 
     return [web.get(answers.LIVE, live), web.get(answers.READY, ready), web.get(answers.STATS, stats)]
+
+
+def metrics_routes(registry: CollectorRegistry | None = None) -> list[web.RouteDef]:
+    """The route ``/metrics`` for Prometheus, of consumers with ``PrometheusMetrics`` and all else in ``registry``.
+
+    ``registry``: None: prometheus_client's default registry. Raises ImportError without prometheus-client.
+    """
+    expose = answers.metrics(registry)
+
+    async def metrics(request: web.Request) -> web.Response:
+        body, content_type = expose(request.headers.get("Accept", ""))
+        return web.Response(body=body, headers={"Content-Type": content_type})
+
+    return [web.get(answers.METRICS, metrics)]
 
 
 def _json(answer: answers.Answer) -> web.Response:

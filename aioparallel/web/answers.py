@@ -1,11 +1,13 @@
-"""The responses of ``/health/live``, ``/health/ready`` and ``/stats``: a status and a body for JSON."""
+"""The responses of ``/health/live``, ``/health/ready`` and ``/stats``: a status and a body for JSON. And of
+``/metrics``."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from aioparallel.observe.stats import LongestLane
 from aioparallel.records.errors import ConsumerStateError
@@ -14,11 +16,15 @@ from aioparallel.records.user_errors import repr_of
 from aioparallel.web.service import ConsumerService
 from aioparallel.web.services import Consumers
 
-__all__ = ["LIVE", "READY", "STATS", "Answer", "live", "ready", "stats", "together"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["LIVE", "METRICS", "READY", "STATS", "Answer", "live", "metrics", "ready", "stats", "together"]
 
 LIVE: Final = "/health/live"
 READY: Final = "/health/ready"
 STATS: Final = "/stats"
+METRICS: Final = "/metrics"
 
 _OK: Final = 200
 _UNAVAILABLE: Final = 503
@@ -69,6 +75,16 @@ def _health(consumers: Mapping[str, AnyService], asked: str) -> Answer:
 def stats(consumers: Mapping[str, AnyService]) -> Answer:
     """The fields of Stats by consumer; null for one that has not run yet."""
     return Answer(_OK, {name: _stats(service) for name, service in consumers.items()})
+
+
+def metrics(registry: CollectorRegistry | None) -> Callable[[str], tuple[bytes, str]]:
+    """A function that takes the Accept header of a request and returns the body for Prometheus, and its content type.
+
+    Raises ImportError without prometheus-client.
+    """
+    from aioparallel.observe.metrics.prometheus import exposition  # noqa: PLC0415 - only who has metrics has its library
+
+    return partial(exposition, registry=registry)
 
 
 def _stats(service: AnyService) -> object:

@@ -12,21 +12,24 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 try:
-    from fastapi import APIRouter
+    from fastapi import APIRouter, Request
 except ImportError as error:
     raise ImportError("aioparallel.web.fastapi needs fastapi: pip install fastapi") from error
 
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 
 from aioparallel.web import answers
 from aioparallel.web.service import ConsumerService
 from aioparallel.web.services import Consumers
 from aioparallel.web.starlette import Running, running
 
-__all__ = ["Running", "health_router", "running"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Running", "health_router", "metrics_router", "running"]
 
 
 def health_router(*consumers: ConsumerService[Any, Any] | Consumers) -> APIRouter:
@@ -48,6 +51,23 @@ def health_router(*consumers: ConsumerService[Any, Any] | Consumers) -> APIRoute
     async def stats() -> JSONResponse:
         """Statistics of every consumer."""
         return _json(answers.stats(all_of_them))
+
+    return router
+
+
+def metrics_router(registry: CollectorRegistry | None = None) -> APIRouter:
+    """A router with ``/metrics`` for Prometheus, of consumers with ``PrometheusMetrics`` and all else in ``registry``.
+
+    ``registry``: None: prometheus_client's default registry. Raises ImportError without prometheus-client.
+    """
+    expose = answers.metrics(registry)
+    router = APIRouter(tags=["health"])
+
+    @router.get(answers.METRICS, response_class=Response)
+    async def metrics(request: Request) -> Response:
+        """Metrics for Prometheus."""
+        body, content_type = expose(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
 
     return router
 

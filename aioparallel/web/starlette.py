@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 try:
     from starlette.requests import Request
-    from starlette.responses import JSONResponse
+    from starlette.responses import JSONResponse, Response
     from starlette.routing import Route
 except ImportError as error:
     raise ImportError("aioparallel.web.starlette needs starlette: pip install starlette") from error
@@ -31,7 +31,10 @@ from aioparallel.web.restarts import RestartPolicy
 from aioparallel.web.service import ConsumerService, OnFailure
 from aioparallel.web.services import Consumers, consumers_of
 
-__all__ = ["Running", "health_routes", "running"]
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+__all__ = ["Running", "health_routes", "metrics_routes", "running"]
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 """The lifespan of an application, as Starlette and FastAPI take it."""
@@ -107,6 +110,20 @@ def health_routes(*consumers: ConsumerService[Any, Any] | Consumers) -> list[Rou
         return _json(answers.stats(all_of_them))
 
     return [Route(answers.LIVE, live), Route(answers.READY, ready), Route(answers.STATS, stats)]
+
+
+def metrics_routes(registry: CollectorRegistry | None = None) -> list[Route]:
+    """The route ``/metrics`` for Prometheus, of consumers with ``PrometheusMetrics`` and all else in ``registry``.
+
+    ``registry``: None: prometheus_client's default registry. Raises ImportError without prometheus-client.
+    """
+    expose = answers.metrics(registry)
+
+    async def metrics(request: Request) -> Response:
+        body, content_type = expose(request.headers.get("accept", ""))
+        return Response(body, headers={"Content-Type": content_type})
+
+    return [Route(answers.METRICS, metrics)]
 
 
 def _json(answer: answers.Answer) -> JSONResponse:

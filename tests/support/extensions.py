@@ -8,12 +8,15 @@ from typing import Any
 from aioparallel import (
     CommitFault,
     Committed,
+    ConsumerStateError,
     Extension,
+    Health,
     Options,
     ParallelConsumer,
     PartitionState,
     Record,
     Reject,
+    Stats,
     TopicPartition,
     Transactions,
 )
@@ -191,6 +194,9 @@ def context_of(options: Options, group_id: str, client: Client, producer: Produc
     def fail(error: BaseException) -> None:
         raise AssertionError from error
 
+    def no_stats() -> Stats:
+        raise ConsumerStateError("it has not run")
+
     return ConsumerContext(
         group_id=group_id,
         servers="memory:9092",
@@ -201,4 +207,6 @@ def context_of(options: Options, group_id: str, client: Client, producer: Produc
         fail=fail,
         is_running=lambda: True,
         partitions=tuple,
+        stats=no_stats,
+        health=lambda: Health(running=True, problems=()),
     )

@@ -239,6 +239,7 @@ class Endings:
             return None
         if not decision.waits:
             self._scheduler.counters.failed_attempts += 1
+            record._source.counts.failed_attempts += 1
         if not isinstance(error, NotDue) and decision.no_room is None and not quiet:
             self._log.decided(record, error, decision, time.monotonic(), others)
         return decision

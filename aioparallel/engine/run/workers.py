@@ -236,7 +236,7 @@ class WorkerPool:
     @types.coroutine
     def _run_records(self, worker: Worker) -> Generator[Any, Any, None]:  # noqa: C901, PLR0912, PLR0915
         scheduler, watch, hand_over = self._scheduler, self._watch, self._endings.hand_over
-        loop_watch = self.loop_watch
+        loop_watch, attempted = self.loop_watch, self._signals.attempted
         driver = drive(self._handler, worker.task.cancelling)
         driver.send(None)
         worker.context = context = self._context
@@ -305,6 +305,9 @@ class WorkerPool:
                 finally:
                     if watch is not None:
                         watch.leave(worker)
+            if attempted is not None:
+                raised = outcome.error if type(outcome) is Ended else None
+                attempted((record,), 1, began, perf_counter(), raised)
             if outcome is ENDED:
                 scheduler.succeed(record)
             else:
@@ -326,7 +329,7 @@ class WorkerPool:
         run: Any = in_task(cast("Any", call.batching.run)) if self.in_tasks else call.batching.run
         driver = drive(run, worker.task.cancelling)
         driver.send(None)
-        context, watch = worker.context.copy(), self._watch
+        context, watch, started = worker.context.copy(), self._watch, began
         try:
             outcome = context.run(driver.send, call)
             if outcome is not ENDED and type(outcome) is not Ended:
@@ -343,6 +346,9 @@ class WorkerPool:
             call.is_over = True
             self._scheduler.put_back_together(call)
             raise
+        if self._signals.attempted is not None:
+            error = outcome.error if isinstance(outcome, Ended) else None
+            self._signals.attempted(call.records, 1, started, perf_counter(), error)
         if outcome is ENDED and not call.failures:
             call.is_over = True
             self._scheduler.succeed_together(call)

@@ -133,27 +133,33 @@ class Counters:
             source.in_flight.remove(record)
             self.in_flight -= 1
 
-    def count(self, outcome: EndState) -> None:
-        """Count a record that has ended this way."""
+    def count(self, source: Source, outcome: EndState) -> None:
+        """Count a record of this source that has ended this way."""
         if outcome is EndState.SUCCEEDED:
             self.count_succeeded(1)
         elif outcome is EndState.DEAD_LETTERED:
             self.dead_lettered += 1
+            source.counts.dead_lettered += 1
         elif outcome is EndState.SKIPPED:
             self.skipped += 1
+            source.counts.skipped += 1
         else:
             self.released += 1
+            source.counts.released += 1
 
-    def move(self, counted: EndState, outcome: EndState) -> None:
+    def move(self, source: Source, counted: EndState, outcome: EndState) -> None:
         """Count a record again that was counted under another end state: the broker has refused its output."""
         if counted is EndState.SUCCEEDED:
             self.succeeded -= 1
         else:
             self.dead_lettered -= 1
+            source.counts.dead_lettered -= 1
         if outcome is EndState.SKIPPED:
             self.skipped += 1
+            source.counts.skipped += 1
         else:
             self.dead_lettered += 1
+            source.counts.dead_lettered += 1
 
     def count_succeeded(self, count: int) -> None:
         """Count records as succeeded, and signal when ``succeeded_left`` reaches 0."""
@@ -165,5 +171,6 @@ class Counters:
     def drop(self, source: Source) -> None:
         """Drop the records of this source that have not started."""
         self.dropped += source.buffered + len(source.parked)
+        source.counts.dropped += source.unfinished  # outcomes of those that still run change nothing
         source.buffered = source.buffered_bytes = 0
         self.parking.forget(source)

@@ -20,7 +20,7 @@ from aioparallel.engine.schedule.lanes import StaleLanes, lane_keys
 from aioparallel.engine.schedule.parking import Parking
 from aioparallel.engine.schedule.turn import TOGETHER, HandOver, Step, Taken, TakenTogether, Turn
 from aioparallel.engine.signals import Signals
-from aioparallel.engine.sources import Source
+from aioparallel.engine.sources import EndCounts, Source
 from aioparallel.handlers.batches import Call
 from aioparallel.handlers.stack import Batchings
 from aioparallel.records.history import history_of
@@ -67,10 +67,13 @@ class Scheduler:
         # A dict, not a set: a simulation must take the same turns each time, so the order must not depend on addresses.
         self.sources: dict[Source, None] = {}
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
-        self.counters = Counters(self._parking, signals or Signals())
+        self._signals = signals or Signals()
+        self.counters = Counters(self._parking, self._signals)
+        self.end_counts: dict[Hashable, EndCounts] = {}
+        """By name of a source, from its first record on."""
         self._turns = turns(slots, self.counters)
         self._line = self._turns.line
-        self._turn = Turn(self.counters, self.put_back)
+        self._turn = Turn(self.counters, self.put_back, self._signals)
         self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
         """None: there are no batch handlers, so each record has its own call."""
         self.paused = False
@@ -135,10 +138,12 @@ class Scheduler:
                 ready.append(record)
         if source not in self.sources:
             self.sources[source] = None
+            source.counts = self.end_counts.setdefault(source.name, source.counts)
             self._parking.join(source)
             if self.assembler is not None:
                 self.assembler.join(source, records[0])
         self.counters.admitted += len(records)
+        source.counts.admitted += len(records)
         source.buffered += len(records)
         source.buffered_bytes += buffered_bytes
         if self.assembler is not None:
@@ -176,6 +181,7 @@ class Scheduler:
         finally:
             turns.end(source)
         if taken is not None and taken[1] is ENDED:
+            self._turn.report_taken(taken[0])
             self.succeed(taken[0])
             return None
         return taken
@@ -183,6 +189,7 @@ class Scheduler:
     def _run_by_itself(self, record: AnyRecord, step: Step) -> Taken:
         """Start a record that goes into no batch, although others of its source do."""
         self.counters.start(record)
+        self._turn.begin()
         try:
             return record, step(record)
         except BaseException:
@@ -208,6 +215,8 @@ class Scheduler:
         counters.succeeded_left -= 1
         if not counters.succeeded_left:
             counters.signals.succeeded()
+        if self._signals.completed is not None:
+            self._signals.completed((record,), EndState.SUCCEEDED.value)
         if record._lane is None:
             return
         following = record._next
@@ -248,6 +257,8 @@ class Scheduler:
                 self._turns.join(source)
         self.counters.in_flight -= count
         self.counters.count_succeeded(count)
+        if self._signals.completed is not None:
+            self._signals.completed(call.records, EndState.SUCCEEDED.value)
 
     def produce_together(self, call: Call) -> None:
         """Move a call from in flight to producing. :meth:`settle` must follow."""
@@ -307,6 +318,10 @@ class Scheduler:
         """
         self.flush_counters()
         completed: defaultdict[Source, list[int]] = defaultdict(list)
+        if self._signals.completed is not None:
+            self._signals.completed(
+                [record for record in records if not record._source.stopped], EndState.SUCCEEDED.value
+            )
         for record in records:
             source = record._source
             source.producing.remove(record)
@@ -404,6 +419,7 @@ class Scheduler:
             return
         if outcome is None:
             self.counters.dropped += 1
+            source.counts.dropped += 1
         else:
             self._count(record, source, outcome)
         if not source.begun:
@@ -416,7 +432,9 @@ class Scheduler:
             if outcome is not EndState.SUCCEEDED:
                 source.gave_up(record.offset)
             source.complete(record.offset)
-        self.counters.count(outcome)
+        self.counters.count(source, outcome)
+        if self._signals.completed is not None:
+            self._signals.completed((record,), outcome.value)
 
     # -- sources ----------------------------------------------------------------------------------------
 

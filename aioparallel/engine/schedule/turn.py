@@ -7,10 +7,12 @@ A turn updates the counters once, not for each record. Code that reads them from
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from time import perf_counter
 from typing import Any, Final
 
 from aioparallel.engine.isolation import ENDED, Ended
-from aioparallel.engine.schedule.counters import Counters
+from aioparallel.engine.schedule.counters import Counters, EndState
+from aioparallel.engine.signals import Attempted, Signals
 from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import Source
 from aioparallel.handlers.batches import Call
@@ -32,15 +34,30 @@ Taken = tuple[AnyRecord, object]
 TOGETHER: Final = object()
 """In place of the result: the first element is a call of several records."""
 TakenTogether = tuple[Call, object]
+# If the records of a measured turn took more seconds each, the next turns have one record: then its time is exact.
+_SLOW: Final = 0.0005
+_EXACT_TURNS: Final = 32
+_ONE: Final = (None,)
 
 
 class Turn:
     """The current turn. A scheduler has one object for all its turns."""
 
-    __slots__ = ("_counters", "_current", "_ended", "_handed_over", "_put_back", "source")
+    __slots__ = (
+        "_began",
+        "_counters",
+        "_current",
+        "_ended",
+        "_exact_turns",
+        "_handed_over",
+        "_put_back",
+        "_signals",
+        "source",
+    )
 
-    def __init__(self, counters: Counters, put_back: Callable[[AnyRecord], None]) -> None:
+    def __init__(self, counters: Counters, put_back: Callable[[AnyRecord], None], signals: Signals) -> None:
         self._counters = counters
+        self._signals = signals
         self._put_back = put_back
         self.source: Source | None = None
         # Records of this turn that have ended, or are producing, and are not counted yet. And the record whose handler
@@ -48,6 +65,9 @@ class Turn:
         self._ended: list[AnyRecord] = []
         self._handed_over: list[AnyRecord] = []
         self._current: AnyRecord | None = None
+        # Only if it is measured: when the first record that is not counted yet was started.
+        self._began = 0.0
+        self._exact_turns = 0
 
     # The hot path in one function: a call would be paid for each record.
     def run(  # noqa: C901, PLR0912, PLR0915
@@ -62,6 +82,11 @@ class Turn:
         self.source = source
         ready, lanes, ended, counters = source.ready, source.lanes, self._ended, self._counters
         taken: Taken | None = None
+        if self._signals.attempted is not None:
+            self._began = perf_counter()
+            if self._exact_turns:
+                self._exact_turns -= 1
+                most = _ONE
         try:
             for _ in most:
                 if not ready:
@@ -146,6 +171,9 @@ class Turn:
         source, ended, handed_over, current = self.source, self._ended, self._handed_over, self._current
         if source is None:
             return
+        attempted = self._signals.attempted
+        if attempted is not None and (ended or handed_over):
+            self._report(attempted)
         if handed_over:
             self._counters.start_and_produce(source, handed_over)
             handed_over.clear()
@@ -159,3 +187,23 @@ class Turn:
         if current is not None:
             self._current = None
             self._counters.start(current)
+
+    def begin(self) -> None:
+        """Note the time, if it is measured."""
+        if self._signals.attempted is not None:
+            self._began = perf_counter()
+
+    def report_taken(self, record: AnyRecord) -> None:
+        """Report a record whose handler has returned at once although it is counted as in flight."""
+        if self._signals.attempted is not None:
+            self._signals.attempted((record,), 1, self._began, perf_counter(), None)
+
+    def _report(self, attempted: Attempted) -> None:
+        """Report the records that are not counted yet. Their handlers ran one after the other."""
+        began, self._began = self._began, perf_counter()
+        records = [*self._ended, *self._handed_over]
+        if self._began - began > _SLOW * len(records):
+            self._exact_turns = _EXACT_TURNS
+        attempted(records, len(records), began, self._began, None)
+        if self._ended and self._signals.completed is not None:
+            self._signals.completed(self._ended, EndState.SUCCEEDED.value)

@@ -53,6 +53,10 @@ class BlockageLog:
         self._logged: dict[str, _Logged] = {}
         self._ended: tuple[Blockage, ...] = ()
         self._current: tuple[Blockage, ...] = ()
+        self.count = 0
+        """How many have ended."""
+        self.seconds = 0.0
+        """Their seconds."""
 
     def goes_on(self, blockage: Blockage, now: float) -> None:
         """Report a long blockage that has not ended."""
@@ -65,6 +69,8 @@ class BlockageLog:
         recent = [one for one in self._ended if now - one.until <= _REMEMBERED]
         self._ended = (*recent, *blockages)[-_MOST:]
         self._current = ()
+        self.count += len(blockages)
+        self.seconds += sum([blockage.seconds for blockage in blockages])
         for blockage in blockages:
             self._log(blockage, now, "blocked the event loop for %.3g s")
 

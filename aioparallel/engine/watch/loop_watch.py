@@ -119,6 +119,16 @@ class LoopWatch:
         """Return the longest blockages of the last minute, one for each handler, the longest first."""
         return self._log.worst(monotonic())
 
+    @property
+    def blockages(self) -> int:
+        """How often something has blocked the loop."""
+        return self._log.count
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long, in total."""
+        return self._log.seconds
+
     def breathe(self) -> Iterator[None]:
         """Yield to the event loop before a handler resumes, while this turn of the loop takes too long."""
         seen, missed = self._turns, 0

@@ -104,7 +104,7 @@ class Refusals:
             )
         elif self._policy.give_up == "skip":
             self._waiting.forget_place(record)
-            self._counters.move(counted, EndState.SKIPPED)
+            self._counters.move(session, counted, EndState.SKIPPED)
             logger.error(
                 "%s: the brokers refuse %s, and it is skipped: %s",
                 record.place,
@@ -120,7 +120,7 @@ class Refusals:
         self._waiting.let_go(session)
         if error is not None:
             return  # its session has ended
-        self._counters.move(counted, EndState.DEAD_LETTERED)
+        self._counters.move(session, counted, EndState.DEAD_LETTERED)
 
     def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
         """Send a dead letter that is too large for the broker again, with less content. Its headers make it larger than

@@ -102,7 +102,7 @@ class TransactionCommitter:
         self._took_out = False  # whether the last one had refused outputs
         self._phase = self._machine.phase
         self._since = self._loop.time()  # when that phase began
-        self.limit = self._sampler.limit
+        self.limit, self.maps = self._sampler.limit, self._sampler.maps
         self.commits = self.failed_commits = 0
         self._counters = TransactionCounters()
         self.positions: StablePositions | None = None
@@ -428,6 +428,7 @@ class TransactionCommitter:
         if self._machine.outcome is Outcome.COMMITTED:
             self.commits += 1
             self._counters.was_committed(now - self._began)
+            self._report_commit(now - self._began, {})
             for session, one in self._batch.slices.items():
                 self._waiting.remove(session, one.entries)
                 self._builder.accepted(session)
@@ -440,10 +441,15 @@ class TransactionCommitter:
                         tell(self._on_produced, entry.record, output, place)
         elif self._machine.outcome is Outcome.ABORTED:
             cause, why = self._machine.cause or "in doubt", self._machine.why or "in doubt"
+            self._report_commit(now - self._began, dict.fromkeys(self._batch.positions, CommitFault.RETRIABLE))
             self._counters.was_aborted(self._id, cause, why, now, began=self._began, is_progress=self._took_out)
         self._waiting.drop_dropped()
         self._outbox.left()
         self._sent = None
+
+    def _report_commit(self, seconds: float, faults: Mapping[TopicPartition, CommitFault]) -> None:
+        if self._extensions.commit_ended is not None and self._batch.slices:
+            self._extensions.commit_ended(self._batch.positions, faults, seconds)
 
     def _look_at_phase(self) -> None:
         before, self._phase = self._phase, self._machine.phase

@@ -1,0 +1,203 @@
+"""What exporters read of one consumer: its statistics, its health, and the distributions that this extension counts.
+
+Figures of ``stats()`` are read when somebody asks, and cost nothing before. Only distributions are counted as records
+run. To keep that cheap, records whose handlers return at once are counted together: up to 16 of one partition that ran
+one after the other. Their handler time is the mean of theirs; wait and age are those of one of them. Handlers that
+suspend are measured one by one, and so are slow ones (more than half a millisecond).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from time import perf_counter, time
+from typing import TYPE_CHECKING, Any, Final
+
+from aioparallel.config.extension import ConsumerContext, Extension, PartitionState
+from aioparallel.observe.health import Health, Problem, ProblemKind
+from aioparallel.observe.stats import Stats
+from aioparallel.records.errors import ConsumerStateError, RetryLater
+from aioparallel.records.record import Record, TopicPartition
+
+if TYPE_CHECKING:
+    from aioparallel.group.client import CommitFault, Committed
+    from aioparallel.group.sessions import Session
+
+__all__ = ["Distribution", "Figures", "Histogram", "Measurements"]
+
+_EACH: Final = 16
+"""Of records that are reported together, one of so many is measured."""
+_LOOP_INTERVAL: Final = 0.1
+"""Seconds between two measurements of the event loop."""
+_APART: Final = 0.001
+"""Fetches of a partition within so many seconds count as one."""
+
+
+class Distribution:
+    """Counts values in buckets. Only the event loop writes; any thread may read."""
+
+    __slots__ = ("bounds", "counts", "sum")
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        """By bucket; the last one is above all bounds."""
+        self.sum = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.sum += value * times
+
+
+class Histogram(dict[tuple[str, ...], Distribution]):
+    """Distributions by values of the labels. A missing one is made."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self.bounds = bounds
+
+    def __missing__(self, labels: tuple[str, ...]) -> Distribution:
+        found = self[labels] = Distribution(self.bounds)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """All figures of a consumer at one moment. ``stats``: None if there are none, because it has not run or its event
+    loop is blocked."""
+
+    stats: Stats | None
+    health: Health
+    max_concurrency: int
+
+
+class _FetchTimes(PartitionState):
+    """When the records of one assignment were fetched, by ``perf_counter``."""
+
+    __slots__ = ("_firsts", "_session", "_times")
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._firsts: list[int] = []  # the first offset of each fetch
+        self._times: list[float] = []
+
+    def select(self, records: Sequence[Record[Any, Any]]) -> Sequence[Record[Any, Any]]:
+        if records:
+            now, firsts, times = perf_counter(), self._firsts, self._times
+            if not times or now - times[-1] > _APART:
+                firsts.append(records[0].offset)
+                times.append(now)
+                done = bisect_right(firsts, self._session.ledger.next_commit) - 1
+                if done > 0:
+                    del firsts[:done], times[:done]
+        return records
+
+    def of(self, offset: int) -> float | None:
+        found = bisect_right(self._firsts, offset) - 1
+        return self._times[found] if found >= 0 else None
+
+
+class Measurements(Extension):
+    """Measures one consumer. Exporters inherit it. ``bounds``: of the histograms, by the names of their instruments."""
+
+    def __init__(self, bounds: Mapping[str, Sequence[float]]) -> None:
+        self.histograms = {name: Histogram(found) for name, found in bounds.items()}
+        """By the names of their instruments."""
+        self._handler = self.histograms["handler.duration"]
+        self._wait = self.histograms["record.wait"]
+        self._age = self.histograms["record.age"]
+        self._batch = self.histograms["batch.size"]
+        self._commit = self.histograms["commit.duration"]
+        self._loop = self.histograms["loop.lag"]
+        self._fetched: dict[TopicPartition, _FetchTimes] = {}
+        self._context: ConsumerContext | None = None
+
+    @property
+    def context(self) -> ConsumerContext:
+        """The consumer."""
+        assert self._context is not None
+        return self._context
+
+    def figures(self) -> Figures:
+        """Read all figures, in any thread."""
+        context = self.context
+        most = context.options.max_concurrency
+        try:
+            stats = context.stats()
+        except ConsumerStateError:
+            return Figures(None, context.health(), most)
+        except TimeoutError:  # health() would wait as long for the same answer
+            problem = Problem(ProblemKind.LOOP_HELD, "the event loop does not answer: something blocks it")
+            return Figures(None, Health(running=context.is_running(), problems=(problem,)), most)
+        return Figures(stats, context.health(), most)
+
+    # -- hooks ------------------------------------------------------------------------------------------
+
+    def attach(self, consumer: ConsumerContext) -> None:
+        """Belong to this consumer."""
+        self._context = consumer
+
+    def assigned(self, session: Session) -> PartitionState:
+        """Note when records of this partition are fetched."""
+        found = self._fetched[session.partition] = _FetchTimes(session)
+        return found
+
+    def released(self, partition: TopicPartition) -> None:
+        """Forget the partition."""
+        self._fetched.pop(partition, None)
+
+    def attempts_ended(
+        self, records: Sequence[Record[Any, Any]], calls: int, began: float, ended: float, error: BaseException | None
+    ) -> None:
+        """Count handler time and wait."""
+        record = records[0]
+        took = (ended - began) / calls
+        self._handler[record.topic, "succeeded" if error is None else _outcome(error)].add(took, calls)
+        if len(records) > calls:
+            self._batch[record.topic,].add(len(records))
+        for record, times in _some(records):
+            if not record._parks:
+                fetched = self._fetched.get((record.topic, record.partition))  # type: ignore[call-overload]
+                since = None if fetched is None else fetched.of(record.offset)
+                if since is not None:
+                    self._wait[record.topic,].add(max(0.0, began - since), times)
+
+    def records_ended(self, records: Sequence[Record[Any, Any]], outcome: str) -> None:
+        """Count ages."""
+        now = time()
+        for record, times in _some(records):
+            if record.timestamp > 0:
+                label = record.topic, outcome.replace("-", "_")
+                self._age[label].add(max(0.0, now - record.timestamp / 1000), times)
+
+    def commit_ended(
+        self,
+        positions: Mapping[TopicPartition, Committed],
+        faults: Mapping[TopicPartition, CommitFault],
+        seconds: float,
+    ) -> None:
+        """Count the time of a commit."""
+        outcome = next((fault.value for fault in faults.values()), "accepted")
+        self._commit[outcome,].add(seconds)
+
+    async def work(self) -> None:
+        """Measure the event loop."""
+        lag = self._loop[()]
+        while True:
+            began = perf_counter()
+            await asyncio.sleep(_LOOP_INTERVAL)
+            lag.add(max(0.0, perf_counter() - began - _LOOP_INTERVAL))
+
+
+def _some(records: Sequence[Record[Any, Any]]) -> Iterator[tuple[Record[Any, Any], int]]:
+    """Records to measure, and for how many each counts."""
+    for at in range(0, len(records), _EACH):
+        yield records[at], min(_EACH, len(records) - at)
+
+
+def _outcome(error: BaseException) -> str:
+    if isinstance(error, RetryLater):
+        return "delayed"
+    return "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
