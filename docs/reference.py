@@ -46,11 +46,12 @@ from aioparallel.config.option_docs import (
 )
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
-from aioparallel.observe.stats import StateStats, TransactionStats
+from aioparallel.observe.metrics import PrometheusMetrics, serve_metrics
+from aioparallel.observe.stats import PartitionCounts, StateStats, TransactionStats
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.web import ConsumerService, RestartPolicy
-from docs import option_fields
+from docs import instruments, option_fields
 from docs.log_lines import LEVELS, Line, log_lines
 
 PAGE = Path(__file__).with_name("reference.md")
@@ -93,6 +94,8 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _group(Cache),
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
+        _section("PrometheusMetrics", _arguments(PrometheusMetrics.__init__, PrometheusMetrics)),
+        _section("serve_metrics", _arguments(serve_metrics, serve_metrics)),
         _taker(KmqConsumer),
         _taker(RedeliveryTracker),
         _taker(PriorityConsumer),
@@ -193,7 +196,7 @@ def _arguments(function: Callable[..., object], describing: object) -> Iterator[
 
 def _figures() -> str:
     parts = ["## Stats\n\n`consumer.stats()` is a frozen dataclass, made at the moment it is asked for.\n"]
-    for kind in (Stats, PartitionStats, LongestLane, BrokerOutputs, TransactionStats, StateStats):
+    for kind in (Stats, PartitionStats, PartitionCounts, LongestLane, BrokerOutputs, TransactionStats, StateStats):
         rows = [(f"`{one.name}`", _type(one.type), _markdown(one.meaning)) for one in options_of(kind)]
         rows += [
             (f"`{name}`", _type(str(value.fget.__annotations__["return"])), _markdown(inspect.getdoc(value) or ""))
@@ -283,3 +286,4 @@ def _markdown(text: str) -> str:
 if __name__ == "__main__":
     PAGE.write_text(page())
     option_fields.write()
+    instruments.write()

@@ -271,9 +271,9 @@ class Extension:
         """
 
     def records_ended(self, records: Sequence[Record[Any, Any]], outcome: str) -> None:
-        """These records have an outcome: "succeeded" (their outputs are acknowledged), "dead-lettered", "skipped" or
-        "released". Not called for records of partitions that were revoked or lost meanwhile. As often as
-        :meth:`attempts_ended`."""
+        """These records of one partition have an outcome: "succeeded" (their outputs are acknowledged),
+        "dead-lettered", "skipped" or "released". Called about as often as :meth:`attempts_ended`, but not for records
+        of partitions that were revoked or lost meanwhile."""
 
     def commit_ended(
         self,

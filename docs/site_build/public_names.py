@@ -118,6 +118,7 @@ PAGES = (
         _errors(),
         shows_bases=True,
     ),
+    ApiPage("api/metrics.md", "aioparallel.observe.metrics", "aioparallel.observe.metrics", ""),
     ApiPage("api/http.md", "aioparallel.http", "aioparallel.http", ""),
     ApiPage("api/deserializers.md", "aioparallel.deserializers", "aioparallel.deserializers", ""),
     ApiPage("api/web.md", "aioparallel.web", "aioparallel.web", ""),

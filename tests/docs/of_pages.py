@@ -342,6 +342,7 @@ GIVEN: Mapping[str, Given] = {
         after='for record in (Record("t", 0, 0, value=b"v"),):\n    await handlers["pictures"](record)\n',
     ),
     "docs/health.md: Monitoring: `health()` and `stats()`": Given(topics={"orders": _orders("c1")}, says="ready\n"),
+    "docs/metrics.md: Metrics: Prometheus and OpenTelemetry 2": Given(topics={"orders": _orders("c1")}, ends=1),
     "docs/health.md: Logging": Given(topics={"orders": _orders("c1", "c2")}, ends=2),
     "docs/blocking.md: In threads": Given(says="50 threads\n"),
     "docs/blocking.md: In threads 2": Given(

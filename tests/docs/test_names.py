@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aioparallel.observe.metrics import INSTRUMENTS
+from docs.instruments import ALERTS
+
 from .blocks import ROOT, pages
 from .names import files, members, module_file, targets, words, words_of
 
@@ -22,7 +25,17 @@ OTHERS = {
     "docs/coming-from/aiokafka.md": ("aiokafka",),
     "docs/coming-from/confluent-kafka.md": ("confluent_kafka", "aiokafka"),
 }
-NAMED = {
+NAMED: dict[str, set[str]] = {
+    "docs/metrics.md": {
+        "PROMETHEUS_MULTIPROC_DIR",
+        "OTEL_SEMCONV_STABILITY_OPT_IN",
+        "make_asgi_app",
+        "rule_files",
+        *(one.prometheus_name for one in INSTRUMENTS),
+        *(one.otel_name.rpartition(".")[2] for one in INSTRUMENTS),
+        *(f"{one.prometheus_name}_{suffix}" for one in INSTRUMENTS for suffix in ("bucket", "count", "sum")),
+        *(f"Aioparallel{one.name}" for one in ALERTS),
+    },
     "docs/autoscaling.md": {"aioparallel_work"},  # a figure that the page makes
     "docs/groups.md": {"DESCRIBE_CONFIGS"},  # a right of Kafka
     "docs/coming-from/celery.md": {

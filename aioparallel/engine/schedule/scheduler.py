@@ -19,7 +19,7 @@ from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.schedule.lanes import StaleLanes, lane_keys
 from aioparallel.engine.schedule.parking import Parking
 from aioparallel.engine.schedule.turn import TOGETHER, HandOver, Step, Taken, TakenTogether, Turn
-from aioparallel.engine.signals import Signals
+from aioparallel.engine.signals import Completed, Signals
 from aioparallel.engine.sources import EndCounts, Source
 from aioparallel.handlers.batches import Call
 from aioparallel.handlers.stack import Batchings
@@ -258,7 +258,8 @@ class Scheduler:
         self.counters.in_flight -= count
         self.counters.count_succeeded(count)
         if self._signals.completed is not None:
-            self._signals.completed(call.records, EndState.SUCCEEDED.value)
+            for records in call.parts.values():
+                self._signals.completed(records, EndState.SUCCEEDED.value)
 
     def produce_together(self, call: Call) -> None:
         """Move a call from in flight to producing. :meth:`settle` must follow."""
@@ -319,9 +320,7 @@ class Scheduler:
         self.flush_counters()
         completed: defaultdict[Source, list[int]] = defaultdict(list)
         if self._signals.completed is not None:
-            self._signals.completed(
-                [record for record in records if not record._source.stopped], EndState.SUCCEEDED.value
-            )
+            self._report_produced(self._signals.completed, records)
         for record in records:
             source = record._source
             source.producing.remove(record)
@@ -347,6 +346,15 @@ class Scheduler:
             count += len(offsets)
         self.counters.producing -= count
         self.counters.count_succeeded(count)
+
+    @staticmethod
+    def _report_produced(completed: Completed, records: Sequence[AnyRecord]) -> None:
+        parts: defaultdict[Source, list[AnyRecord]] = defaultdict(list)
+        for record in records:
+            if not record._source.stopped:  # else reported when it is counted
+                parts[record._source].append(record)
+        for part in parts.values():
+            completed(part, EndState.SUCCEEDED.value)
 
     def end(self, record: AnyRecord, outcome: EndState, mates: Collection[AnyRecord] = ()) -> None:
         """End a record in flight or producing.

@@ -201,7 +201,7 @@ class Turn:
     def _report(self, attempted: Attempted) -> None:
         """Report the records that are not counted yet. Their handlers ran one after the other."""
         began, self._began = self._began, perf_counter()
-        records = [*self._ended, *self._handed_over]
+        records = [*self._ended, *self._handed_over] if self._handed_over else self._ended
         if self._began - began > _SLOW * len(records):
             self._exact_turns = _EXACT_TURNS
         attempted(records, len(records), began, self._began, None)

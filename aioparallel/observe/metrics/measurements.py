@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter, time
 from typing import TYPE_CHECKING, Any, Final
@@ -73,15 +73,19 @@ class Figures:
     max_concurrency: int
 
 
-class _FetchTimes(PartitionState):
-    """When the records of one assignment were fetched, by ``perf_counter``."""
+class _Partition(PartitionState):
+    """One assignment of a partition: when its records were fetched, by ``perf_counter``, and where they are counted."""
 
-    __slots__ = ("_firsts", "_session", "_times")
+    __slots__ = ("_firsts", "_session", "_times", "age", "handler", "wait")
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, handler: Distribution, wait: Distribution, age: Distribution) -> None:
         self._session = session
         self._firsts: list[int] = []  # the first offset of each fetch
         self._times: list[float] = []
+        # Of records that succeed: a look-up for each would cost more than to count it.
+        self.handler = handler
+        self.wait = wait
+        self.age = age
 
     def select(self, records: Sequence[Record[Any, Any]]) -> Sequence[Record[Any, Any]]:
         if records:
@@ -94,9 +98,20 @@ class _FetchTimes(PartitionState):
                     del firsts[:done], times[:done]
         return records
 
-    def of(self, offset: int) -> float | None:
-        found = bisect_right(self._firsts, offset) - 1
-        return self._times[found] if found >= 0 else None
+    def count_wait(self, record: Record[Any, Any], began: float, times: int) -> None:
+        """Count how long a record has waited that was started at ``began``, for so many records."""
+        if record._parks:
+            return  # only first attempts
+        firsts = self._firsts
+        if firsts and record.offset >= firsts[-1]:
+            self.wait.add(began - self._times[-1], times)
+        elif found := bisect_right(firsts, record.offset):
+            self.wait.add(began - self._times[found - 1], times)
+
+    def count_age(self, record: Record[Any, Any], now: float, times: int) -> None:
+        """Count the age of a record that has succeeded, for so many records."""
+        if record.timestamp > 0:
+            self.age.add(max(0.0, now - record.timestamp / 1000), times)
 
 
 class Measurements(Extension):
@@ -111,7 +126,7 @@ class Measurements(Extension):
         self._batch = self.histograms["batch.size"]
         self._commit = self.histograms["commit.duration"]
         self._loop = self.histograms["loop.lag"]
-        self._fetched: dict[TopicPartition, _FetchTimes] = {}
+        self._partitions: dict[Hashable, _Partition] = {}
         self._context: ConsumerContext | None = None
 
     @property
@@ -141,36 +156,49 @@ class Measurements(Extension):
 
     def assigned(self, session: Session) -> PartitionState:
         """Note when records of this partition are fetched."""
-        found = self._fetched[session.partition] = _FetchTimes(session)
+        topic = session.partition.topic
+        found = self._partitions[session.partition] = _Partition(
+            session, self._handler[topic, "succeeded"], self._wait[topic,], self._age[topic, "succeeded"]
+        )
         return found
 
     def released(self, partition: TopicPartition) -> None:
         """Forget the partition."""
-        self._fetched.pop(partition, None)
+        self._partitions.pop(partition, None)
 
     def attempts_ended(
         self, records: Sequence[Record[Any, Any]], calls: int, began: float, ended: float, error: BaseException | None
     ) -> None:
         """Count handler time and wait."""
-        record = records[0]
-        took = (ended - began) / calls
-        self._handler[record.topic, "succeeded" if error is None else _outcome(error)].add(took, calls)
-        if len(records) > calls:
-            self._batch[record.topic,].add(len(records))
+        record, partitions = records[0], self._partitions
+        partition = partitions.get(record._source.name)
+        if error is None and partition is not None:
+            partition.handler.add((ended - began) / calls, calls)
+        else:
+            outcome = "succeeded" if error is None else _outcome(error)
+            self._handler[record.topic, outcome].add((ended - began) / calls, calls)
+        count = len(records)
+        if count == calls:
+            if partition is not None:
+                partition.count_wait(record, began, count)
+            return
+        self._batch[record.topic,].add(count)
         for record, times in _some(records):
-            if not record._parks:
-                fetched = self._fetched.get((record.topic, record.partition))  # type: ignore[call-overload]
-                since = None if fetched is None else fetched.of(record.offset)
-                if since is not None:
-                    self._wait[record.topic,].add(max(0.0, began - since), times)
+            if (partition := partitions.get(record._source.name)) is not None:
+                partition.count_wait(record, began, times)
 
     def records_ended(self, records: Sequence[Record[Any, Any]], outcome: str) -> None:
         """Count ages."""
         now = time()
+        if outcome == "succeeded" and len(records) <= _EACH:
+            partition = self._partitions.get(records[0]._source.name)
+            if partition is not None:
+                partition.count_age(records[0], now, len(records))
+            return
         for record, times in _some(records):
             if record.timestamp > 0:
-                label = record.topic, outcome.replace("-", "_")
-                self._age[label].add(max(0.0, now - record.timestamp / 1000), times)
+                age = max(0.0, now - record.timestamp / 1000)
+                self._age[record.topic, outcome.replace("-", "_")].add(age, times)
 
     def commit_ended(
         self,

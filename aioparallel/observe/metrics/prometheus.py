@@ -14,10 +14,11 @@ try:
     from prometheus_client.exposition import choose_encoder
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
-except ImportError as error:
-    raise ImportError(
-        "metrics for Prometheus need prometheus-client: pip install 'aioparallel[prometheus]'", name="prometheus_client"
-    ) from error
+except ModuleNotFoundError as missing:
+    raise ModuleNotFoundError(
+        f"metrics for Prometheus need {missing.name}, which is not installed: pip install 'aioparallel[prometheus]'",
+        name=missing.name,
+    ) from None
 
 from aioparallel.config.extension import Extension
 from aioparallel.observe.health import Health
