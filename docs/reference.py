@@ -46,7 +46,7 @@ from aioparallel.config.option_docs import (
 )
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
-from aioparallel.observe.metrics import PrometheusMetrics, serve_metrics
+from aioparallel.observe.metrics import OpenTelemetryMetrics, PrometheusMetrics, serve_metrics
 from aioparallel.observe.stats import PartitionCounts, StateStats, TransactionStats
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
@@ -95,6 +95,7 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _section("ConsumerService", _arguments(ConsumerService.__init__, ConsumerService)),
         _group(RestartPolicy),
         _section("PrometheusMetrics", _arguments(PrometheusMetrics.__init__, PrometheusMetrics)),
+        _section("OpenTelemetryMetrics", _arguments(OpenTelemetryMetrics.__init__, OpenTelemetryMetrics)),
         _section("serve_metrics", _arguments(serve_metrics, serve_metrics)),
         _taker(KmqConsumer),
         _taker(RedeliveryTracker),

@@ -17,6 +17,7 @@ import pytest
         ("aioparallel.testing", "confluent_kafka", "testing"),
         ("aioparallel.http", "aiohttp", "http"),
         ("aioparallel.observe.metrics.prometheus", "prometheus_client", "prometheus"),
+        ("aioparallel.observe.metrics.opentelemetry", "opentelemetry", "otel"),
     ],
 )
 def test_an_import_without_its_extra_names_it(module: str, lacks: str, extra: str) -> None:

@@ -59,13 +59,15 @@ class Instrument:
     """Of a counter or gauge: reads its points. Of a histogram: None."""
     bounds: tuple[float, ...] = ()
     """Of a histogram: the upper bounds of its buckets, without the last one."""
+    semconv: str = ""
+    """The name in the semantic conventions of OpenTelemetry for messaging, if they have one with this meaning."""
     java: str = ""
     """The meters of the Java Parallel Consumer with this meaning, without ``pc.``"""
 
     @property
     def otel_name(self) -> str:
         """The name in OpenTelemetry."""
-        return f"aioparallel.{self.name}"
+        return self.semconv or f"aioparallel.{self.name}"
 
     @property
     def prometheus_family(self) -> str:
@@ -164,6 +166,7 @@ INSTRUMENTS: Final = (
     Instrument(
         "records.admitted", _COUNTER, "{record}", "Records read, without those that were complete before.",
         "PartitionCounts.admitted", _PARTITION, _counts(lambda one: one.admitted),
+        semconv="messaging.client.consumed.messages",
     ),
     Instrument(
         "records.ended", _COUNTER, "{record}",
@@ -193,7 +196,8 @@ INSTRUMENTS: Final = (
     Instrument(
         "handler.duration", _HISTOGRAM, "s",
         "Time of one call of the handler. Outcome: succeeded, failed, delayed (RetryLater) or cancelled.",
-        "Extension.attempts_ended", ("topic", "outcome"), bounds=SECONDS, java="user.function.processing.time",
+        "Extension.attempts_ended", ("topic", "outcome"), bounds=SECONDS, semconv="messaging.process.duration",
+        java="user.function.processing.time",
     ),
     Instrument(
         "record.wait", _HISTOGRAM, "s",
@@ -350,7 +354,7 @@ INSTRUMENTS: Final = (
         "commit.duration", _HISTOGRAM, "s",
         "Time from a commit request to its answer; with transactions, of the whole transaction. Outcome: accepted, or "
         "why a position was not.",
-        "Extension.commit_ended", ("outcome",), bounds=SECONDS,
+        "Extension.commit_ended", ("outcome",), bounds=SECONDS, semconv="messaging.client.operation.duration",
     ),
     Instrument(
         "commits", _COUNTER, "{request}", "Commit requests acknowledged for all their partitions.",

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left, bisect_right
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from time import perf_counter, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState
 from aioparallel.observe.health import Health, Problem, ProblemKind
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from aioparallel.group.client import CommitFault, Committed
     from aioparallel.group.sessions import Session
 
-__all__ = ["Distribution", "Figures", "Histogram", "Measurements"]
+__all__ = ["Counted", "Distribution", "Figures", "Histogram", "Measurements"]
 
 _EACH: Final = 16
 """Of records that are reported together, one of so many is measured."""
@@ -52,14 +52,24 @@ class Distribution:
         self.sum += value * times
 
 
-class Histogram(dict[tuple[str, ...], Distribution]):
+class Counted(Protocol):
+    """Where values of one histogram with the same labels are counted."""
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Count a value."""
+
+
+C = TypeVar("C", bound=Counted)
+
+
+class Histogram(dict[tuple[str, ...], C]):
     """Distributions by values of the labels. A missing one is made."""
 
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
+    def __init__(self, make: Callable[[tuple[str, ...]], C]) -> None:
+        self._make = make
 
-    def __missing__(self, labels: tuple[str, ...]) -> Distribution:
-        found = self[labels] = Distribution(self.bounds)
+    def __missing__(self, labels: tuple[str, ...]) -> C:
+        found = self[labels] = self._make(labels)
         return found
 
 
@@ -78,7 +88,7 @@ class _Partition(PartitionState):
 
     __slots__ = ("_firsts", "_session", "_times", "age", "handler", "wait")
 
-    def __init__(self, session: Session, handler: Distribution, wait: Distribution, age: Distribution) -> None:
+    def __init__(self, session: Session, handler: Counted, wait: Counted, age: Counted) -> None:
         self._session = session
         self._firsts: list[int] = []  # the first offset of each fetch
         self._times: list[float] = []
@@ -114,12 +124,12 @@ class _Partition(PartitionState):
             self.age.add(max(0.0, now - record.timestamp / 1000), times)
 
 
-class Measurements(Extension):
-    """Measures one consumer. Exporters inherit it. ``bounds``: of the histograms, by the names of their instruments."""
+class Measurements(Extension, Generic[C]):
+    """Measures one consumer. Exporters inherit it. ``histograms``: by the names of their instruments."""
 
-    def __init__(self, bounds: Mapping[str, Sequence[float]]) -> None:
-        self.histograms = {name: Histogram(found) for name, found in bounds.items()}
-        """By the names of their instruments."""
+    def __init__(self, histograms: Mapping[str, Histogram[C]]) -> None:
+        self.histograms = histograms
+        self._highest: dict[tuple[str, tuple[str, ...]], float] = {}
         self._handler = self.histograms["handler.duration"]
         self._wait = self.histograms["record.wait"]
         self._age = self.histograms["record.age"]
@@ -148,6 +158,18 @@ class Measurements(Extension):
             return Figures(None, Health(running=context.is_running(), problems=(problem,)), most)
         return Figures(stats, context.health(), most)
 
+    def never_lower(self, name: str, labels: tuple[str, ...], value: float) -> float:
+        """The value of a counter, or the highest so far: a refused output turns a success into a dead letter, but
+        counters must not fall."""
+        found = self._highest[name, labels] = max(value, self._highest.get((name, labels), value))
+        return found
+
+    def outcome_of(self, error: BaseException) -> str:
+        """The outcome of a failed attempt, for labels."""
+        if isinstance(error, RetryLater):
+            return "delayed"
+        return "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"
+
     # -- hooks ------------------------------------------------------------------------------------------
 
     def attach(self, consumer: ConsumerContext) -> None:
@@ -175,7 +197,7 @@ class Measurements(Extension):
         if error is None and partition is not None:
             partition.handler.add((ended - began) / calls, calls)
         else:
-            outcome = "succeeded" if error is None else _outcome(error)
+            outcome = "succeeded" if error is None else self.outcome_of(error)
             self._handler[record.topic, outcome].add((ended - began) / calls, calls)
         count = len(records)
         if count == calls:
@@ -223,9 +245,3 @@ def _some(records: Sequence[Record[Any, Any]]) -> Iterator[tuple[Record[Any, Any
     """Records to measure, and for how many each counts."""
     for at in range(0, len(records), _EACH):
         yield records[at], min(_EACH, len(records) - at)
-
-
-def _outcome(error: BaseException) -> str:
-    if isinstance(error, RetryLater):
-        return "delayed"
-    return "cancelled" if isinstance(error, asyncio.CancelledError) else "failed"

@@ -13,6 +13,7 @@ from aioparallel.records.errors import ConfigurationError
 __all__ = ["checked_bounds", "checked_labels", "checked_text"]
 
 _LABEL: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_]*")
+_ATTRIBUTE: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.]*")
 
 
 def checked_text(name: str, given: object) -> str:
@@ -22,15 +23,18 @@ def checked_text(name: str, given: object) -> str:
     return given
 
 
-def checked_labels(given: object, own: Collection[str]) -> dict[str, str]:
-    """Labels and their values. ``own``: names that are taken."""
+def checked_labels(
+    given: object, own: Collection[str], option: str = "labels", *, dotted: bool = False
+) -> dict[str, str]:
+    """Labels and their values. ``own``: names that are taken. ``dotted``: names may have dots."""
     if not isinstance(given, Mapping):
-        raise ConfigurationError("labels", given, "must be a mapping of names to texts")
+        raise ConfigurationError(option, given, "must be a mapping of names to texts")
+    allowed, of = (_ATTRIBUTE, "letters, digits, _ and .") if dotted else (_LABEL, "letters, digits and _")
     for name, value in given.items():
-        if not isinstance(name, str) or not _LABEL.fullmatch(name) or not isinstance(value, str):
-            raise ConfigurationError("labels", given, f"has {name!r}: {value!r}; names are letters, digits and _")
+        if not isinstance(name, str) or not allowed.fullmatch(name) or not isinstance(value, str):
+            raise ConfigurationError(option, given, f"has {name!r}: {value!r}; names are texts of {of}, values texts")
         if name in own:
-            raise ConfigurationError("labels", given, f"has {name!r}, which is a label of the metrics themselves")
+            raise ConfigurationError(option, given, f"has {name!r}, which is a label of the metrics themselves")
     return dict(given)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 try:
@@ -20,10 +21,9 @@ except ModuleNotFoundError as missing:
         name=missing.name,
     ) from None
 
-from aioparallel.config.extension import Extension
 from aioparallel.observe.health import Health
 from aioparallel.observe.metrics.instruments import INSTRUMENTS, Instrument, Kind
-from aioparallel.observe.metrics.measurements import Distribution, Figures, Measurements
+from aioparallel.observe.metrics.measurements import Distribution, Figures, Histogram, Measurements
 from aioparallel.observe.metrics.options import checked_bounds, checked_labels, checked_text
 from aioparallel.observe.metrics.serving import MetricsServer, checked_address, serve_metrics
 from aioparallel.records.errors import ConfigurationError
@@ -33,7 +33,7 @@ __all__ = ["PrometheusMetrics", "exposition"]
 Labels = tuple[tuple[str, str], ...]
 
 
-class PrometheusMetrics(Measurements, Extension):
+class PrometheusMetrics(Measurements[Distribution]):
     """Metrics of one consumer for Prometheus.
 
     ::
@@ -62,7 +62,8 @@ class PrometheusMetrics(Measurements, Extension):
         labels: Mapping[str, str] | None = None,
         buckets: Mapping[str, Iterable[float]] | None = None,
     ) -> None:
-        super().__init__(checked_bounds(buckets))
+        bounds = checked_bounds(buckets)
+        super().__init__({name: Histogram(partial(_distribution, found)) for name, found in bounds.items()})
         self._name = checked_text("consumer", consumer)
         if registry is not None and not isinstance(registry, CollectorRegistry):
             raise ConfigurationError("registry", registry, "must be a prometheus_client.CollectorRegistry")
@@ -100,11 +101,9 @@ class _Collector(Collector):
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = weakref.ref(registry)
         self._lock = threading.Lock()
-        self._consumers: dict[Measurements, Labels] = {}
-        # Counters never fall, not even when a refused output turns a success into a dead letter.
-        self._highest: dict[Measurements, dict[tuple[str, tuple[str, ...]], float]] = {}
+        self._consumers: dict[Measurements[Distribution], Labels] = {}
 
-    def add(self, one: Measurements, group: str, consumer: str, labels: Mapping[str, str]) -> None:
+    def add(self, one: Measurements[Distribution], group: str, consumer: str, labels: Mapping[str, str]) -> None:
         """Add a consumer. If its labels are taken, its name gets a number."""
         with self._lock:
             taken = set(self._consumers.values())
@@ -114,7 +113,6 @@ class _Collector(Collector):
                     break
             is_first = not self._consumers
             self._consumers[one] = found
-            self._highest[one] = {}
         registry = self._registry()
         if is_first and registry is not None:
             try:
@@ -123,10 +121,9 @@ class _Collector(Collector):
                 self.remove(one)
                 raise
 
-    def remove(self, one: Measurements) -> None:
+    def remove(self, one: Measurements[Distribution]) -> None:
         """Remove a consumer, if it was added."""
         with self._lock:
-            self._highest.pop(one, None)
             was_last = self._consumers.pop(one, None) is not None and not self._consumers
         registry = self._registry()
         if was_last and registry is not None:
@@ -148,29 +145,32 @@ class _Collector(Collector):
                 if instrument.read is None:
                     _add_histogram(family, instrument, one, labels)
                 else:
-                    self._add_points(family, instrument, one, figures, labels)
+                    _add_points(family, instrument, one, figures, labels)
             if family.samples:
                 yield family
 
-    def _add_points(
-        self, family: Metric, instrument: Instrument, one: Measurements, figures: Figures, labels: Labels
-    ) -> None:
-        assert instrument.read is not None
-        highest = self._highest.get(one, {}) if instrument.kind is Kind.COUNTER else None
-        for values, figure in instrument.read(figures):
-            if highest is not None:
-                key = instrument.name, values
-                figure = highest[key] = max(figure, highest.get(key, figure))  # noqa: PLW2901
-            found = dict(labels)
-            found.update(zip(instrument.labels, values, strict=True))
-            family.add_sample(instrument.prometheus_name, found, float(figure))
+
+def _distribution(bounds: Sequence[float], labels: tuple[str, ...]) -> Distribution:
+    return Distribution(bounds)
+
+
+def _add_points(
+    family: Metric, instrument: Instrument, one: Measurements[Distribution], figures: Figures, labels: Labels
+) -> None:
+    assert instrument.read is not None
+    for values, figure in instrument.read(figures):
+        if instrument.kind is Kind.COUNTER:
+            figure = one.never_lower(instrument.name, values, figure)  # noqa: PLW2901
+        found = dict(labels)
+        found.update(zip(instrument.labels, values, strict=True))
+        family.add_sample(instrument.prometheus_name, found, float(figure))
 
 
 def _family(instrument: Instrument) -> Metric:
     return Metric(instrument.prometheus_family, instrument.description, instrument.kind.value)
 
 
-def _add_histogram(family: Metric, instrument: Instrument, one: Measurements, labels: Labels) -> None:
+def _add_histogram(family: Metric, instrument: Instrument, one: Measurements[Distribution], labels: Labels) -> None:
     for values, distribution in list(one.histograms[instrument.name].items()):
         found = dict(labels)
         found.update(zip(instrument.labels, values, strict=True))
