@@ -105,6 +105,7 @@ class customers:
         return None if name == "nobody" else SimpleNamespace(is_locked=is_locked, as_json=lambda: b"{}")
 """
 
+_CONSUMER = "from aioparallel import ParallelConsumer\n"
 _SERVICE_PARTS = """
 from aioparallel import ParallelConsumer
 
@@ -342,7 +343,28 @@ GIVEN: Mapping[str, Given] = {
         after='for record in (Record("t", 0, 0, value=b"v"),):\n    await handlers["pictures"](record)\n',
     ),
     "docs/health.md: Monitoring: `health()` and `stats()`": Given(topics={"orders": _orders("c1")}, says="ready\n"),
-    "docs/metrics.md: Metrics: Prometheus and OpenTelemetry 2": Given(topics={"orders": _orders("c1")}, ends=1),
+    "docs/metrics.md: Metrics: Prometheus and OpenTelemetry": Given(
+        instead={"9400": "0", '"0.0.0.0"': '"127.0.0.1"', 'group_id="billing"': 'group_id="billing", until="end"'},
+        topics={"orders": _orders("c1")},
+    ),
+    "docs/metrics.md: Other ways to serve them": Given(
+        instead={"9400": "0", '-{topic}",': '-{topic}", until="end",'},
+        topics={"orders": _orders("c1"), "refunds": [Outgoing("refunds", b"1", b"c1")]},
+    ),
+    "docs/metrics.md: OpenTelemetry": Given(topics={"orders": []}),
+    "aioparallel.observe.metrics": Given(before=_CONSUMER),
+    "aioparallel.observe.metrics.prometheus.PrometheusMetrics": Given(
+        before=_CONSUMER + "from aioparallel.observe.metrics import PrometheusMetrics\n"
+    ),
+    "aioparallel.observe.metrics.opentelemetry.OpenTelemetryMetrics": Given(
+        before=_CONSUMER + "from aioparallel.observe.metrics import OpenTelemetryMetrics\n"
+    ),
+    "aioparallel.observe.metrics.serving.serve_metrics": Given(
+        before=_HANDLE + 'from aioparallel.observe.metrics import serve_metrics\nconsumer = ParallelConsumer("orders", '
+        'bootstrap_servers="localhost:9092", group_id="g", until="end")\n',
+        instead={"9400": "0", '"0.0.0.0"': '"127.0.0.1"'},
+        topics={"orders": []},
+    ),
     "docs/health.md: Logging": Given(topics={"orders": _orders("c1", "c2")}, ends=2),
     "docs/blocking.md: In threads": Given(says="50 threads\n"),
     "docs/blocking.md: In threads 2": Given(

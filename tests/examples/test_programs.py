@@ -99,6 +99,21 @@ async def test_fastapi_app(tmp_path: Path) -> None:
         assert "Application shutdown complete" in said
 
 
+async def test_metrics(tmp_path: Path) -> None:
+    """The figures are those of the handled orders; the probes say yes; the end is clean."""
+    async with Newcomer("metrics", tmp_path) as newcomer:
+
+        async def all_handled() -> bool:
+            text = (await newcomer.get(newcomer.url("8000", "/metrics"))).text
+            found = re.findall(r'aioparallel_records_ended_total\{.*outcome="succeeded".*\} (\S+)', text)
+            return sum(map(float, found)) == 1_000
+
+        await until(all_handled, what="all orders to be handled")
+        for probe in ("/live", "/ready"):
+            assert (await newcomer.get(newcomer.url("8000", probe))).status_code == 200
+        await end(newcomer.terminals["metrics.py"], signal.SIGTERM)
+
+
 async def test_aiohttp_app(tmp_path: Path) -> None:
     """Balances are right; the consumer of refunds dies and is started again, that of the orders goes on; the end is
     clean."""
