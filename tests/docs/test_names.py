@@ -36,7 +36,10 @@ NAMED: dict[str, set[str]] = {
         *(f"{one.prometheus_name}_{suffix}" for one in INSTRUMENTS for suffix in ("bucket", "count", "sum")),
         *(f"Aioparallel{one.name}" for one in ALERTS),
     },
-    "docs/autoscaling.md": {"aioparallel_work"},  # a figure that the page makes
+    "docs/autoscaling.md": {
+        "aioparallel_work",  # a figure that the page makes
+        *(one.prometheus_name for one in INSTRUMENTS),
+    },
     "docs/groups.md": {"DESCRIBE_CONFIGS"},  # a right of Kafka
     "docs/coming-from/celery.md": {
         "AsyncResult",

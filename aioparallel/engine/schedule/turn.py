@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from aioparallel.engine.isolation import ENDED, Ended
 from aioparallel.engine.schedule.counters import Counters, EndState
-from aioparallel.engine.signals import Attempted, Signals
+from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import Source
 from aioparallel.handlers.batches import Call
@@ -171,9 +171,13 @@ class Turn:
         source, ended, handed_over, current = self.source, self._ended, self._handed_over, self._current
         if source is None:
             return
-        attempted = self._signals.attempted
-        if attempted is not None and (ended or handed_over):
-            self._report(attempted)
+        signals = self._signals
+        if (signals.attempted is not None or signals.completed is not None) and (ended or handed_over):
+            self.source = None  # who measures may ask for the counters
+            try:
+                self._report()
+            finally:
+                self.source = source
         if handed_over:
             self._counters.start_and_produce(source, handed_over)
             handed_over.clear()
@@ -198,12 +202,14 @@ class Turn:
         if self._signals.attempted is not None:
             self._signals.attempted((record,), 1, self._began, perf_counter(), None)
 
-    def _report(self, attempted: Attempted) -> None:
+    def _report(self) -> None:
         """Report the records that are not counted yet. Their handlers ran one after the other."""
-        began, self._began = self._began, perf_counter()
-        records = [*self._ended, *self._handed_over] if self._handed_over else self._ended
-        if self._began - began > _SLOW * len(records):
-            self._exact_turns = _EXACT_TURNS
-        attempted(records, len(records), began, self._began, None)
-        if self._ended and self._signals.completed is not None:
-            self._signals.completed(self._ended, EndState.SUCCEEDED.value)
+        signals = self._signals
+        if signals.attempted is not None:
+            began, self._began = self._began, perf_counter()
+            records = [*self._ended, *self._handed_over] if self._handed_over else self._ended
+            if self._began - began > _SLOW * len(records):
+                self._exact_turns = _EXACT_TURNS
+            signals.attempted(records, len(records), began, self._began, None)
+        if signals.completed is not None and self._ended:
+            signals.completed(self._ended, EndState.SUCCEEDED.value)
