@@ -33,6 +33,8 @@ _SOON: Final = 0.5
 """Seconds between two checks while the id of a topic is unknown."""
 _LIMIT: Final = 5.0
 """Timeout of a request in seconds."""
+_FRESH: Final = 2.0
+"""Seconds for newer metadata. Brokers that hang cost one second each."""
 _LATE: Final = 0.5
 """Seconds to wait for other leaders after the first answer."""
 _UNKNOWN: Final = -1
@@ -161,6 +163,8 @@ class LogIdentity:
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> dict[TopicPartition, int]:
         """See :meth:`Client.valid_ends <aioparallel.group.client.Client.valid_ends>`. Each leader gets a request of its
         own. Silent leaders are not waited for much longer than the others."""
+        # A leader of earlier metadata may hang, and the partition have another one by now.
+        await asyncio.wait([self._connections.force_metadata_update()], timeout=_FRESH)
         by_leader: defaultdict[int, dict[TopicPartition, int]] = defaultdict(dict)
         for partition, epoch in epochs.items():
             leader = self._connections.cluster.leader_for_partition(partition)

@@ -13,6 +13,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from importlib.metadata import version
 from time import monotonic
 from typing import Any, Final
 
@@ -201,12 +202,12 @@ class _ConsumersOfMeter:
     @classmethod
     def of(cls, provider: MeterProvider) -> _ConsumersOfMeter:
         """Return those of this provider. Makes them if there are none."""
-        from aioparallel import __version__  # noqa: PLC0415 - it imports half of the package
-
         with cls._lock:
             found = cls._of_providers.get(provider)
             if found is None:
-                found = cls._of_providers[provider] = cls(provider.get_meter("aioparallel", __version__, SCHEMA))
+                found = cls._of_providers[provider] = cls(
+                    provider.get_meter("aioparallel", version("aioparallel"), SCHEMA)
+                )
             return found
 
     def _observe(self, instrument: Instrument, options: CallbackOptions) -> Iterable[Observation]:
