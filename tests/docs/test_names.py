@@ -11,6 +11,7 @@ import pytest
 
 from aioparallel.observe.metrics import INSTRUMENTS
 from docs.instruments import ALERTS
+from aioparallel.delivery import letters
 
 from .blocks import ROOT, pages
 from .names import files, members, module_file, targets, words, words_of
@@ -148,6 +149,14 @@ def test_files(page: Path) -> None:
     named = {text.rstrip("/") for text in code(page) if FILE.fullmatch(text)}
     named -= SAVED.get(str(page.relative_to(ROOT)), set())
     assert {one for one in named if not any(fnmatch(f"/{path}".rstrip("/"), f"*/{one}") for path in files())} == set()
+
+
+def test_headers() -> None:
+    """The page about dead letters has each header that the library writes into them."""
+    page = (ROOT / "docs/dead-letters.md").read_text()
+    written = {text for text in vars(letters).values() if isinstance(text, str) and text.startswith(letters.PREFIX)}
+    assert len(written) > 10
+    assert {name for name in written - {letters.PREFIX} if f"`{name}`" not in page} == set()
 
 
 @PAGES
