@@ -239,6 +239,14 @@ GIVEN: Mapping[str, Given] = {
         topics={"flights": _FLIGHTS},
         says=r"sqlite: aioparallel_position \(\d+,\)\n",
     ),
+    "docs/stores.md: SQLite": Given(
+        before=_TABLES.replace("flights.db", "results.db"),
+        instead={"commits=store": 'commits=store, until="end"'},
+        after="print(consumer.stats().positions_in, sqlite3.connect('results.db').execute("
+        "'SELECT count(*) FROM flights').fetchone())\n",
+        topics={"flights": _FLIGHTS},
+        says=r"sqlite: aioparallel_position \(10,\)\n",
+    ),
     "docs/state.md: State for each key": Given(
         instead={"commits=Transactions()": 'commits=Transactions(), until="end"'},
         after="print(consumer.stats().state.restored)\n",
