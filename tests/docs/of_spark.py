@@ -12,7 +12,6 @@ from .given import Given
 __all__ = ["GIVEN"]
 
 _RAW = [Outgoing("docs-raw", b"value %d" % n, b"k%d" % (n % 5), [("trace", b"t")]) for n in range(200)]
-_PLACES = 'SERVERS, CHECKPOINT = "localhost:9092", "{folder}/checkpoint"\n'
 _STREAM = 'frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()\n'
 _UNTIL_ROWS = """
 import time
@@ -70,8 +69,7 @@ GIVEN: Mapping[str, Given] = {
     ),
     "docs/spark.md: A column: `async_udf`": Given(says="1000 pages\n"),
     "docs/spark.md: Topics: `read_topic` and `write_topic`": Given(
-        before=_PLACES,
-        instead={'"raw"': '"docs-raw"', '"work"': '"docs-work"'},
+        instead={'"raw"': '"docs-raw"', '"work"': '"docs-work"', '"checkpoints/': '"{folder}/checkpoints/'},
         after="""
 written = read_topic(spark, "docs-work", bootstrap_servers=SERVERS, streaming=False).collect()
 assert sorted(bytes(row.value) for row in written) == sorted(b"VALUE %d" % n for n in range(200))
@@ -81,10 +79,14 @@ assert all(named <= {header.key for header in row.headers} for row in written)
         topics={"docs-raw": _RAW, "docs-work": []},
     ),
     "docs/spark.md: Watching a stream": Given(
-        before=_PLACES + _STREAM + _UNTIL_ROWS,
-        instead={".start().awaitTermination(5)": ".start()\n    until_rows(progress)"},
+        before=_UNTIL_ROWS,
+        instead={
+            '"raw"': '"docs-watched"',
+            '"checkpoints/': '"{folder}/checkpoints/',
+            "query.awaitTermination(5)": "until_rows(progress)",
+        },
         after="assert progress.snapshot()[0].rows > 0\n",
-        topics={"docs-watched": []},
+        topics={"docs-watched": [Outgoing("docs-watched", b"value %d" % n) for n in range(20)]},
     ),
     "docs/spark.md: Backfill": Given(
         instead={'("flights")': '("{folder}/flights")', '("late"': '("{folder}/late"'}, says="84 late flights\n"
