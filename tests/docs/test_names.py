@@ -78,6 +78,7 @@ NAMED: dict[str, set[str]] = {
 
 # Programs that a page lets its reader save.
 SAVED = {
+    "docs/autoscaling.md": {"worker.py"},
     "docs/kubernetes.md": {"worker.py"},
     "docs/tutorial.md": {f"step{number}.py" for number in range(1, 7)},
 }
