@@ -13,7 +13,7 @@ from typing import NamedTuple
 __all__ = ["ROOT", "Block", "blocks", "pages"]
 
 ROOT = Path(__file__).parents[2]
-_HEADING = re.compile(r"^#+ (?P<heading>.+)$")
+_HEADING = re.compile(r"^#+ (?P<heading>.+)$", re.MULTILINE)
 _FENCED = re.compile(r"^(?P<lead>[> ]*)```python\n(?P<code>.*?)^(?P=lead)```$", re.MULTILINE | re.DOTALL)
 _LITERAL = re.compile(r"::\n\n(?P<code>(?:    .*\n|\n)+)")
 _LOOKS_LIKE_CODE = re.compile(r"^(?:(?:from|import|async|await|with|assert|def|class) |@|\w+ = |\w+\()", re.MULTILINE)
@@ -27,6 +27,8 @@ class Block(NamedTuple):
     second one below a heading is ``... 2``."""
     page: str
     code: str
+    text: str = ""
+    """The text of its section, without blocks. Empty for docstrings."""
 
     @property
     def wants_spark(self) -> bool:
@@ -60,11 +62,14 @@ def blocks() -> list[Block]:
 
 def _on_page(page: Path) -> Iterator[Block]:
     text, name = page.read_text(), str(page.relative_to(ROOT))
+    prose = re.sub(r"```.*?```", lambda block: " " * len(block[0]), text, flags=re.DOTALL)  # where # begins comments
+    headings = list(_HEADING.finditer(prose))
+    ends = [one.start() for one in headings[1:]] + [len(prose)]
     for found in _FENCED.finditer(text):
-        above = re.sub(r"```.*?```", "", text[: found.start()], flags=re.DOTALL)  # where # begins comments
-        *_, heading = (line["heading"] for line in map(_HEADING.match, above.splitlines()) if line)
+        heading, end = next(pair for pair in zip(headings, ends, strict=True) if found.start() < pair[1])
         code = re.sub(f"^{re.escape(found['lead'].rstrip())} ?", "", found["code"], flags=re.MULTILINE)
-        yield Block(f"{name}: {heading}", name, textwrap.dedent(code) if found["lead"] else found["code"])
+        code = textwrap.dedent(code) if found["lead"] else found["code"]
+        yield Block(f"{name}: {heading['heading']}", name, code, prose[heading.start() : end])
 
 
 def _in_docstrings(file: Path) -> Iterator[Block]:

@@ -285,6 +285,7 @@ GIVEN: Mapping[str, Given] = {
     "README.md: A first program 2": Given(
         before=_HANDLE
         + 'consumer = ParallelConsumer("flights", bootstrap_servers="localhost:9092", group_id="application")\n',
+        after="await consume()\n",
         topics={"flights": _FLIGHTS},
         ends=10,
     ),
@@ -331,14 +332,18 @@ GIVEN: Mapping[str, Given] = {
         after=_RUN,
         says=r"b'N14228' b'...'\n1 0\n",
     ),
-    "README.md: Without Kafka": Given(before=_FETCH, says=r"(a/1 3\n|a/22 4\n|b/broken broken\n){3}"),
+    "README.md: Without Kafka": Given(says=r"(http://a/1 10\n|http://a/22 11\n|http://b/3 10\n){3}"),
     "docs/extensions.md: Extensions": Given(
         topics={"orders": _orders("c1", "c2", "c1")},
         ends=3,
         after="print(Path('usage.json').read_text())",
         says=r'(?s).*\{"(c1|c2|nobody)": .*\n',
     ),
-    "docs/batches.md: Batches: `batches`": Given(before=_DATABASE_ALONE, after="assert callable(main)"),
+    "docs/batches.md: Batches: `batches`": Given(
+        before=_DATABASE_ALONE,
+        instead={"max_concurrency=4": 'max_concurrency=4, until="end"'},
+        topics={"flights": _FLIGHTS},
+    ),
     "docs/batches.md: Failures in a batch": Given(
         before=_SERVICE,
         after="await handler(_batch)\nprint(_batch.failures)",
@@ -446,7 +451,7 @@ for sensor in range(7):
     "docs/parallel-map.md: A blocking source": Given(says="2\n4\n6\n"),
     "docs/parallel-map.md: Middleware": Given(
         before=_FETCH
-        + "import time\nfrom aioparallel import parallel_map\n"
+        + "from aioparallel import parallel_map\n"
         + "class histogram:\n    observe = staticmethod(lambda seconds: print(seconds >= 0))\n\n",
         after='[one async for one in parallel_map(fetch, ["a", "b"], middleware=[timed])]\n',
         says="True\nTrue\n",

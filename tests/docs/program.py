@@ -7,6 +7,8 @@ import ast
 import asyncio
 import inspect
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,13 @@ async def _run(code: Any, names: dict[str, Any], ends: int) -> None:
     await running
 
 
+def _stop_after(names: dict[str, Any], ends: int) -> None:
+    """Of a program whose consumer runs a loop of its own (``run_sync``)."""
+    while _ended(names.get("consumer")) < ends:
+        time.sleep(_LOOKS)
+    names["consumer"].stop()
+
+
 def main(file: Path, ends: int) -> None:
     """Run it to its end."""
     code = compile(file.read_text(), file, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
@@ -38,6 +47,8 @@ def main(file: Path, ends: int) -> None:
     if code.co_flags & inspect.CO_COROUTINE:
         asyncio.run(_run(code, names, ends))
     else:
+        if ends:
+            threading.Thread(target=_stop_after, args=(names, ends), daemon=True).start()
         exec(code, names)
 
 
