@@ -143,7 +143,9 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
         self._left_out = left_out(named, own)
         sinks = self._extensions.only("output_sinks")
-        self._delivery = Delivery(self._producer, self.options, self._group_id, *(sinks or (None, None)))
+        self._delivery = Delivery(
+            self._producer, self.options, self._group_id, *(sinks or (None, None)), fatal=self._fail
+        )
         self._resources = Resources(self.options.resources)
         self._of_handlers = Resources({})
         """What handlers open for themselves: :class:`~aioparallel.handlers.binding.BindableHandler`."""

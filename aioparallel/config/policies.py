@@ -292,7 +292,8 @@ class Producing:
     on_produced: OnProduced | None = None
     """A function of the record, the output and the place where it was stored. It is called after the broker has
     acknowledged the output, and before the record is complete; with ``Transactions``, after the commit of the
-    transaction. It must not be async, and must be fast. What it raises is logged."""
+    transaction. It must not be async, and must be fast. An Exception is logged; SystemExit and the
+    like end the run."""
     client_options: Mapping[str, object] = field(default_factory=dict)
     """Options of the producing Kafka client, such as ``compression_type``, ``linger_ms``, ``max_batch_size``,
     ``max_request_size`` and ``partitioner``. TLS, SASL, ``client_id`` and timeouts come from the consumer's

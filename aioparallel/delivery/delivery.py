@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from aioparallel.config.options import Options
@@ -27,7 +27,7 @@ class Delivery:
     """Connects only to send an output, or to check a topic of the failure policy.
 
     ``producer``: None if the consumer has a custom client and no producer. ``output_sink``, ``letter_box``: where
-    outputs and dead letters go; None: directly to the producer.
+    outputs and dead letters go; None: directly to the producer. ``fatal(error)``: ends the run with an error.
     """
 
     def __init__(
@@ -37,6 +37,8 @@ class Delivery:
         group_id: str,
         output_sink: OutputSink | None = None,
         letter_box: LetterBox | None = None,
+        *,
+        fatal: Callable[[BaseException], None],
     ) -> None:
         self._producer = producer
         self._options = options
@@ -45,7 +47,7 @@ class Delivery:
         self.cut = CutLetters()
         """Dead letters that lack a part of their record."""
         if producer is not None and output_sink is None:
-            output_sink = letter_box = Outbox(producer, options.producing)
+            output_sink = letter_box = Outbox(producer, options.producing, fatal)
         self.output_sink = output_sink
         """Where outputs go."""
         self._letter_box = letter_box

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -41,7 +41,7 @@ class _Sent(PendingOutput):
     def placed(self, place: Produced) -> None:
         outbox = self.outbox
         if outbox.on_produced is not None:
-            tell(outbox.on_produced, self.record, self.output, place)
+            tell(outbox.on_produced, self.record, self.output, place, outbox.fatal)
         # A whole batch is acknowledged at once, often hundreds of outputs: report them to the engine together.
         if not outbox.acknowledged:
             asyncio.get_running_loop().call_soon(outbox.end_acknowledged)
@@ -54,12 +54,16 @@ class _Sent(PendingOutput):
 
 class Outbox:
     """Sends outputs through one producer and counts unacknowledged bytes. An
-    :class:`~aioparallel.engine.sinks.OutputSink`."""
+    :class:`~aioparallel.engine.sinks.OutputSink`.
+
+    ``fatal(error)`` ends the run with an error of ``on_produced`` that is no Exception.
+    """
 
     is_exact = False
 
-    def __init__(self, producer: Producer, options: Producing) -> None:
+    def __init__(self, producer: Producer, options: Producing, fatal: Callable[[BaseException], None]) -> None:
         self._producer = producer
+        self.fatal = fatal
         self.on_produced = options.on_produced
         self._bound = options.max_unacknowledged_bytes
         self._waiters = Waiters()
@@ -139,7 +143,7 @@ class Outbox:
         else:
             if self.on_produced is not None:
                 for output, place in zip(outputs, result, strict=True):
-                    tell(self.on_produced, record, output, place)
+                    tell(self.on_produced, record, output, place, self.fatal)
             listener.delivered((record,))
         self.ended(size, 1)
 

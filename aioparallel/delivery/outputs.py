@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, cast
 
 from aioparallel.config.policies import OnProduced
@@ -57,8 +57,15 @@ def size_of(output: Outgoing) -> int:
     return size
 
 
-def tell(on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, place: Produced) -> None:
-    """Call ``on_produced``. An error is logged and otherwise ignored."""
+def tell(
+    on_produced: OnProduced,
+    record: Record[Any, Any],
+    output: Outgoing,
+    place: Produced,
+    fatal: Callable[[BaseException], None],
+) -> None:
+    """Call ``on_produced``. An error is logged and otherwise ignored. One that is no Exception, such as SystemExit,
+    goes to ``fatal``: raised here, it would keep the other outputs of the batch from their results."""
     try:
         returned: object = on_produced(record, output, place)  # type: ignore[func-returns-value]
         refuse_coroutine(returned)
@@ -71,6 +78,9 @@ def tell(on_produced: OnProduced, record: Record[Any, Any], output: Outgoing, pl
             place.offset,
             extra={"action": "on_produced_failed"},
         )
+    except BaseException as error:
+        error.add_note(f"in on_produced, for the output of {record.place}, which is written")
+        fatal(error)
 
 
 def _wrong(record: Record[Any, Any], found: str) -> InvalidOutput:

@@ -438,7 +438,7 @@ class TransactionCommitter:
             if self._on_produced is not None and self._sent is not None:
                 for entry, output, place in self._sent.places or ():
                     if not entry.is_letter:
-                        tell(self._on_produced, entry.record, output, place)
+                        tell(self._on_produced, entry.record, output, place, self._member.fatal)
         elif self._machine.outcome is Outcome.ABORTED:
             cause, why = self._machine.cause or "in doubt", self._machine.why or "in doubt"
             self._report_commit(now - self._began, dict.fromkeys(self._batch.positions, CommitFault.RETRIABLE))

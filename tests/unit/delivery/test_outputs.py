@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel import FailurePolicy, Outgoing, Produced, Producing, Record, RetryPolicy
+from aioparallel import Batch, FailurePolicy, Outgoing, Produced, Producing, Record, RetryPolicy, batches
 from aioparallel.delivery.outbox import Outbox
 from aioparallel.delivery.outputs import size_of
 from aioparallel.testing.memory import ErrorCode, Fault, Request
@@ -193,6 +193,30 @@ async def test_on_produced_hears_each_output_and_cannot_break_anything(
     assert committed(broker) == 2
     lines = [line.getMessage().startswith("on_produced failed") for line in caplog.records]
     assert lines.count(True) == 2 * len(each)
+
+
+@pytest.mark.parametrize("together", [False, True])
+@pytest.mark.parametrize("handler", [one, several])
+async def test_an_on_produced_that_exits_ends_the_run_at_once(handler: Any, together: bool) -> None:
+    """With what it raised. The output is written, so its record is complete and no drain waits for it."""
+    broker = broker_with([b"a", b"b"])
+
+    def on_produced(*_: object) -> None:
+        raise GeneratorExit("of a generator that it closes")
+
+    async def handle_all(batch: Batch[Record[Any, Any]]) -> list[Outgoing]:
+        return [Outgoing("out", record.value) for record in batch]
+
+    consumer = consumer_of(broker, producing=Producing(on_produced=on_produced))
+    time = asyncio.get_running_loop().time
+    began = time()
+    with pytest.raises(GeneratorExit, match="that it closes") as raised:
+        async with consumer:
+            await consumer.run(batches(handle_all, size=2) if together else handler)
+    assert time() - began < 10
+    assert committed(broker) == 2
+    assert consumer.stats().producing == 0
+    assert "in on_produced, for the output of t-0 offset" in raised.value.__notes__[0]
 
 
 def test_an_output_takes_as_much_as_all_of_it() -> None:

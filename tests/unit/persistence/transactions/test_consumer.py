@@ -443,6 +443,18 @@ async def test_on_produced_comes_after_the_commit(broker: InMemoryBroker) -> Non
     assert [(offset, partition) for offset, partition, _ in told] == [(0, 0), (1, 0)]
 
 
+async def test_an_on_produced_that_exits_ends_the_run(broker: InMemoryBroker) -> None:
+    """With what it raised, after the commit."""
+    append(broker, b"1", b"2")
+
+    def on_produced(*_: object) -> None:
+        raise GeneratorExit("of a generator that it closes")
+
+    with pytest.raises(GeneratorExit):
+        await run(consumer_of(broker, producing=Producing(on_produced=on_produced)))
+    assert values(broker) == [b"1", b"2"]
+
+
 async def test_a_map_that_cannot_be_read_ends_the_run(broker: InMemoryBroker) -> None:
     """Without it outputs would be written twice; the message says how to go on."""
     append(broker, b"1", b"2")
