@@ -147,17 +147,30 @@ class Processor:
             return False
         return scheduler.unfinished == scheduler.parked and self.retries.next_time >= until
 
-    async def drain(self, sources: Sequence[Source], seconds: float, cancel_grace: float) -> None:
+    async def drain(
+        self,
+        sources: Sequence[Source],
+        seconds: float,
+        cancel_grace: float,
+        *,
+        lasted: float | None = None,
+        afterwards: str = "at the next owner of the partition",
+    ) -> None:
         """Start nothing more of these sources, and wait for their records in flight.
 
         After ``seconds`` the handlers that still run are cancelled. They get ``cancel_grace`` seconds to end. If an
         earlier drain has cancelled them, their grace began then.
+
+        One line is logged about those that are cancelled, unless the drain had no time from the beginning. ``lasted``:
+        the seconds in the line, of the whole drain; None: ``seconds``. ``afterwards``: when their records run again.
         """
         for source in sources:
             self.scheduler.stop(source)
         self.notify()  # batches shared with other sources may be due now
         if seconds > 0 and await self._have_drained(sources, seconds):
             return
+        if lasted := seconds if lasted is None else lasted:
+            self._log_cut_off(sources, lasted, afterwards)
         cancelled_at = self.cancel(sources)
         if cancelled_at is not None:
             await self._have_drained(sources, max(0.0, cancelled_at + cancel_grace - self._loop.time()))
@@ -179,6 +192,23 @@ class Processor:
         loop's clock; None: none of them runs."""
         wanted = set(sources)
         return self.pool.cancel(lambda record: record._source in wanted)
+
+    def _log_cut_off(self, sources: Sequence[Source], seconds: float, afterwards: str) -> None:
+        of_these = set(sources)
+        running = self.pool.running(lambda record: record._source in of_these)
+        if not running:
+            return
+        first = min(running, key=lambda one: (*one.topic_partition, one.offset))
+        what = "1 handler that still runs is" if len(running) == 1 else f"{len(running)} handlers that still run are"
+        logger.warning(
+            "The drain has lasted %g s (drain_timeout): %s cancelled, the first of them for %s. Records that do not "
+            "end now run again %s",
+            seconds,
+            what,
+            first.place,
+            afterwards,
+            extra={"action": "drain_over", "handlers": len(running), "seconds": seconds, **coordinates(first)},
+        )
 
     async def close(self, timeout: float) -> None:
         """End the workers. Handlers that do not end within ``timeout`` seconds are cancelled a second time. The event

@@ -155,6 +155,16 @@ class WorkerPool:
                 last = worker.cancelled_at if last is None else max(last, worker.cancelled_at)
         return last
 
+    def running(self, wanted: Callable[[AnyRecord], bool]) -> list[AnyRecord | Call]:
+        """Return those of these records and batches that run, and that no drain has cancelled."""
+        return [
+            worker.record
+            for worker in self._workers.values()
+            if worker.record is not None
+            and worker.cancel_reason is not CancelReason.DRAIN
+            and any(map(wanted, worker.records))
+        ]
+
     @property
     def stuck(self) -> list[Stuck]:
         """Handlers that ignore their cancellation."""

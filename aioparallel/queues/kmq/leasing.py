@@ -294,4 +294,6 @@ class Leasing(Extension):
             for timer in self._retries:
                 timer.cancel()
         left = max(0.0, seconds - (time() - began))
-        await self._processor.drain(list(leases.sources.values()), left, cancel_grace)
+        await self._processor.drain(
+            list(leases.sources.values()), left, cancel_grace, lasted=seconds, afterwards="when their leases have ended"
+        )

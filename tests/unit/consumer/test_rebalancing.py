@@ -133,6 +133,42 @@ async def test_until_end_goes_on_after_a_lost_session(broker: InMemoryBroker) ->
     assert committed(broker) == 200
 
 
+@pytest.mark.parametrize("records", [1, 3])
+async def test_handlers_that_are_cancelled_at_the_drain_deadline_are_counted_in_the_log(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture, records: int
+) -> None:
+    """One line for a revoke and one for a stop, with the first record; none if nothing runs."""
+    produce(broker, [b"%d" % n for n in range(records)])
+
+    async def slow(record: Record) -> None:
+        await asyncio.sleep(600)
+
+    def lines() -> list[str]:
+        return [line.getMessage() for line in caplog.records if getattr(line, "action", "") == "drain_over"]
+
+    what = "1 handler that still runs is" if records == 1 else "3 handlers that still run are"
+    wanted = (
+        f"The drain has lasted 2 s (drain_timeout): {what} cancelled, the first of them for t-0 offset 0. Records that "
+        "do not end now run again at the next owner of the partition"
+    )
+    async with consumer_of(broker, drain_timeout=2.0) as consumer:
+        running = asyncio.create_task(consumer.run(slow))
+        await until(lambda: consumer._engine and consumer.stats().in_flight == records)
+        assert consumer._engine is not None
+        await consumer._engine._assignment.revoked([T0])
+        assert lines() == [wanted]
+        consumer.stop()
+        await running
+    assert lines() == [wanted]
+    async with consumer_of(broker, drain_timeout=2.0) as consumer:
+        running = asyncio.create_task(consumer.run(slow))
+        await until(lambda: consumer._engine and consumer.stats().in_flight == records)
+        consumer.stop()
+        await running
+    assert lines() == [wanted, wanted]
+    assert committed(broker) == 0
+
+
 async def test_key_waits_for_the_handler_of_the_lost_session(broker: InMemoryBroker) -> None:
     """A handler that ignores its cancellation keeps its key closed after the partition came back (I3)."""
     produce(broker, [b"a", b"b"])
