@@ -44,14 +44,15 @@ class EndMarkers:
     def note_late(self, place: TopicPartition, offset: int, seconds: float) -> None:
         """Count and log a record that ended this many seconds after its lease.
 
-        No other log line explains why records of successful handlers are redelivered, and dead-lettered in the end.
+        No other log line explains why records of successful handlers are redelivered, and perhaps dead-lettered.
         """
         self.late += 1
         if self.late in (1, 10) or self.late % 1_000 == 0:
             logger.warning(
-                "%d records were handled after their lease had ended, the last one %.1f s after: %s offset %d; each is "
-                "redelivered, and dead-lettered in the end: set a longer lease, or extend() it",
-                self.late,
+                "%s handled after the lease had ended, the last one %.1f s after: %s offset %d. Each is redelivered, "
+                "also if its handler succeeded; one whose every delivery takes longer than its lease is dead-lettered "
+                "in the end: set a longer lease, or extend() it",
+                "1 record was" if self.late == 1 else f"{self.late} records were",
                 seconds,
                 place,
                 offset,

@@ -231,8 +231,23 @@ async def test_a_handler_that_outlives_the_lease_is_told(
         produce(broker, [b"slow", b"quick"])
         await until(lambda: one.stats().succeeded == 2)
     (line,) = [found for found in caplog.records if getattr(found, "action", None) == "lease_outlived"]
-    assert "1 records were handled after their lease had ended, the last one 0." in line.getMessage()
-    assert "q-0 offset 0" in line.getMessage()
+    assert "1 record was handled after the lease had ended, the last one 0." in line.getMessage()
+    assert "q-0 offset 0. Each is redelivered, " in line.getMessage()
+    assert "one whose every delivery takes longer than its lease is dead-lettered in the end" in line.getMessage()
+
+
+async def test_a_handler_that_runs_at_the_drain_deadline(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is cancelled, and a line says so: its record waits for no next owner, but for the end of its lease."""
+    async with running(consumer(broker, lease=30, drain_timeout=0.5), Handler(lambda _: asyncio.sleep(600))) as one:
+        produce(broker, [b"slow"])
+        await until(lambda: one.stats().in_flight == 1)
+    (line,) = [found for found in caplog.records if getattr(found, "action", None) == "drain_over"]
+    assert line.getMessage() == (
+        "The drain has lasted 0.5 s (drain_timeout): 1 handler that still runs is cancelled, the first of them for q-0 "
+        "offset 0. Records that do not end now run again when their leases have ended"
+    )
 
 
 def test_a_lease_that_would_be_awaited(broker: InMemoryBroker) -> None:
