@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar, cast
 from aioparallel.config.callables import check_arguments, is_async
 from aioparallel.config.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.config.policies import RetryPolicy
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.engine.flow.feeding import feed
 from aioparallel.engine.flow.flow import Flow, FlowStats, Outcome, raisable
 from aioparallel.engine.flow.work import Label, OnError, Work
@@ -41,6 +42,7 @@ _SOURCE_TIMEOUT = 10.0
 _OPEN_TIMEOUT = 30.0
 
 
+@refuses_others
 def parallel_map(
     handler: Callable[[T], Awaitable[R]],
     items: Iterable[T] | AsyncIterable[T],

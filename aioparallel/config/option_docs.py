@@ -30,6 +30,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import groupby
 from typing import Any, Final, NamedTuple, TypeVar, get_type_hints
 
+from aioparallel.config.unknown_options import refuses_unknown
+
 __all__ = [
     "DESCRIBED",
     "Option",
@@ -141,7 +143,13 @@ def _meanings(docstring: str | None) -> dict[str, str]:
 
 
 def documented(kind: type[T]) -> type[T]:
-    """A decorator for a dataclass: its docstring lists its fields."""
+    """A decorator for a dataclass: its docstring lists its fields, and a keyword that is no field raises
+    ConfigurationError. A dataclass with a ``__repr__`` of its own holds secrets: the message does not show the value.
+    """
+    given: Any = kind
+    names = [one.name for one in dataclasses.fields(given) if one.init]
+    is_secret = not given.__dataclass_params__.repr
+    given.__init__ = refuses_unknown(names, of=kind.__name__, secret=is_secret)(given.__init__)
     kind.__doc__ = _Manual(kind.__doc__, lambda _: options_of(kind))  # type: ignore[assignment]
     return kind
 
@@ -150,7 +158,7 @@ def takes_options(
     kind: type, *, without: Collection[str] = (), defaults: Mapping[str, str] | None = None
 ) -> Callable[[Taker], Taker]:
     """A decorator for a function or class that passes ``**options`` to the dataclass ``kind``: the fields become
-    parameters in its signature.
+    parameters in its signature. Another keyword raises ConfigurationError.
 
     The docstring of a class then lists the parameters that it does not describe itself: fields, and parameters that a
     base class describes.
@@ -163,10 +171,14 @@ def takes_options(
         given: Any = taker
         function = given.__init__ if isinstance(taker, type) else given
         function.__signature__ = signature = _signature(function, kind, without, defaults)
+        known = [name for name in signature.parameters if name != "self"]
+        checked = refuses_unknown(known, passes=[one.name for one in dataclasses.fields(kind)])(function)
         if isinstance(taker, type):
+            given.__init__ = checked
             list_them = functools.partial(_listed, taker.__mro__, signature, kind, defaults)
             taker.__doc__ = _Manual(taker.__doc__, list_them)  # type: ignore[assignment]
-        return taker
+            return taker
+        return checked  # type: ignore[no-any-return]
 
     return decorate
 

@@ -8,7 +8,6 @@ and what is allowed.
 from __future__ import annotations
 
 import datetime as dt
-import difflib
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -31,6 +30,7 @@ from aioparallel.config.policies import Deduplicate, FailurePolicy, Producing, T
 from aioparallel.config.security import Security
 from aioparallel.config.security.secret import Hidden, hidden
 from aioparallel.config.state import State
+from aioparallel.config.unknown_options import no_such_option
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 
@@ -183,9 +183,7 @@ class Options(Handling):
         known = {f.name for f in fields(cls)}
         for name in given:
             if name not in known:
-                near = difflib.get_close_matches(name, known, n=1)
-                hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(sorted(known))}"
-                raise ConfigurationError(name, given[name], f"there is no such option; {hint}")  # type: ignore[literal-required]
+                raise no_such_option(name, given[name], known)  # type: ignore[literal-required]
         if isinstance(given.get("commits"), Transactions) and "commit_interval" in given:
             raise ConfigurationError("commit_interval", given["commit_interval"], _USE_THE_INTERVAL)
         return cls(**given)

@@ -22,6 +22,7 @@ from typing import Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from aioparallel.config.callables import check_async
 from aioparallel.config.handling import check_choice, check_count, check_time
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.handlers.running_out import out_of_resources
 from aioparallel.records.errors import ConfigurationError, ConsumerStateError, FailedInProcess, NotAHandler
 from aioparallel.records.record import Record, TopicPartition
@@ -318,6 +319,7 @@ def batches(
     max_bytes: int | None = ...,
     on_error: Literal["one_by_one", "together"] = ...,
 ) -> _Decorator: ...
+@refuses_others
 def batches(
     handler: _Handler[T] | None = None,
     *,

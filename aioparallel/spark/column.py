@@ -21,6 +21,7 @@ from aioparallel.config.callables import is_async
 from aioparallel.config.handling import Handling, Middleware, Resource, check_choice, check_time
 from aioparallel.config.option_docs import describes_like
 from aioparallel.config.policies import RetryPolicy
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.engine.flow.flow import Outcome
 from aioparallel.engine.flow.work import Work
 from aioparallel.handlers.batches import BatchHandler
@@ -48,6 +49,7 @@ _ADVICE: Final = 'on_error="emit" or "null" goes on without it'
 Arguments = tuple[Any, ...]
 
 
+@refuses_others
 @describes_like(parallel_map)
 def async_udf(
     *,

@@ -10,6 +10,7 @@ from pyspark.sql.types import StructField, StructType
 
 from aioparallel.config.handling import Handling, Middleware, Resource, check_time
 from aioparallel.config.policies import RetryPolicy
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.engine.flow.flow import Outcome
 from aioparallel.engine.flow.work import OnError, Work
 from aioparallel.records.errors import ConfigurationError
@@ -42,6 +43,7 @@ from aioparallel.spark.values import Row
 __all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]
 
 
+@refuses_others
 def parallel_map(
     handler: Callable[[Row], Awaitable[object]],
     *,

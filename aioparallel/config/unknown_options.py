@@ -1,0 +1,61 @@
+"""Refuses options that do not exist, and suggests the one that was meant."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+import re
+from collections.abc import Callable, Collection
+from typing import Any, Final, TypeVar
+
+from aioparallel.records.errors import ConfigurationError
+
+__all__ = ["no_such_option", "refuses_others", "refuses_unknown"]
+
+Taker = TypeVar("Taker", bound=Callable[..., Any])
+
+_SECRET: Final = "pass?w|secret|token"
+
+
+def no_such_option(
+    name: str, value: object, known: Collection[str], *, of: str = "", secret: bool = False
+) -> ConfigurationError:
+    """Make the error for an option that is not among the known ones.
+
+    ``of``: what has the options, for the message. ``secret``: do not show the value.
+    """
+    from aioparallel.config.security.secret import Hidden  # noqa: PLC0415 - its package has options of its own
+
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(sorted(known))}"
+    shown = Hidden(value) if secret or re.search(_SECRET, name.lower()) else value
+    return ConfigurationError(f"{of} {name}".lstrip(), shown, f"there is no such option; {hint}")
+
+
+def refuses_unknown(
+    known: Collection[str], *, passes: Collection[str] = (), of: str = "", secret: bool = False
+) -> Callable[[Taker], Taker]:
+    """A decorator for a function: another keyword than the known ones raises ConfigurationError, and not TypeError.
+
+    ``passes``: keywords that are not suggested, but that the function refuses itself, with a reason. Others: see
+    :func:`no_such_option`.
+    """
+    allowed = frozenset([*known, *passes])
+
+    def decorate(function: Taker) -> Taker:
+        @functools.wraps(function)
+        def checked(*args: Any, **options: Any) -> Any:
+            if not options.keys() <= allowed:
+                name = next(one for one in options if one not in allowed)
+                raise no_such_option(name, options[name], known, of=of, secret=secret)
+            return function(*args, **options)
+
+        return checked  # type: ignore[return-value]
+
+    return decorate
+
+
+def refuses_others(function: Taker) -> Taker:
+    """A decorator for a function without ``**options``: a keyword that is no parameter raises ConfigurationError."""
+    return refuses_unknown(list(inspect.signature(function).parameters))(function)
