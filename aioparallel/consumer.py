@@ -218,18 +218,36 @@ class ParallelConsumer(Generic[K_co, V_co]):
             async with asyncio.timeout(self.options.connect_timeout):
                 await self._client.start(self.options.connect_timeout)
                 self._found = await self._client.partitions(self._topics, self.options.connect_timeout)
-                if not isinstance(self._topics, re.Pattern):
-                    missing = set(self._topics) - {partition.topic for partition in self._found}
-                    if missing:
-                        raise TopicNotFound(missing, self._servers)
-                await self._delivery.check(self._servers)
-                await self._extensions.check(self._found, self.options.connect_timeout)
+                await self._check_topics()
         except TimeoutError as error:
             checking = self._extensions.checking
             reason = str(error) or ("no answer" if checking is None else f"{type(checking).__name__}.check did not end")
             # What an extension has asked for may be something else than a broker.
             cause = None if checking is None else error
             raise BrokerUnreachable(self._servers, self.options.connect_timeout, reason) from cause
+
+    async def _check_topics(self) -> None:
+        """Check the topics that are read and written, and what extensions need. Raises TopicNotFound with all topics
+        that are missing, not only the first."""
+        missing: set[str] = set()
+        uses: dict[str, str] = {}
+        if not isinstance(self._topics, re.Pattern):
+            missing |= set(self._topics) - {partition.topic for partition in self._found}
+        try:
+            await self._delivery.check(self._servers)
+        except TopicNotFound as error:
+            missing.update(error.topics)
+            uses |= error.uses
+        try:
+            await self._extensions.check(self._found, self.options.connect_timeout)
+        except TopicNotFound as error:
+            missing.update(error.topics)
+            uses |= error.uses  # the extension knows better, such as a queue that sets the failure policy
+        except Exception:
+            if not missing:  # else it may follow from the missing topics
+                raise
+        if missing:
+            raise TopicNotFound(missing, self._servers, uses)
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

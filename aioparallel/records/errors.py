@@ -220,11 +220,14 @@ class TopicNotFound(ClientError):
     """
 
     def __init__(self, topics: Collection[str], bootstrap_servers: str, uses: Mapping[str, str] | None = None) -> None:
-        uses = uses or {}
+        self.uses = uses = uses or {}
         names = ", ".join(f"{topic} ({uses[topic]})" if topic in uses else topic for topic in sorted(topics))
         super().__init__(
             f"topic not found at {bootstrap_servers}: {names}; create it first, or check the name and this "
             "user's permission to describe it (nothing was created)"
+            if len(topics) == 1
+            else f"topics not found at {bootstrap_servers}: {names}; create them first, or check the names and this "
+            "user's permission to describe them (nothing was created)"
         )
         self.topics = tuple(sorted(topics))
 

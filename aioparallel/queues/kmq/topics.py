@@ -34,7 +34,12 @@ class QueueTopics:
         """Check that the topics exist and fit each other. Raises TopicNotFound and ConfigurationError."""
         counts = Counter(one.topic for one in found)
         if missing := {name for name in self.names if not counts[name]}:
-            raise TopicNotFound(missing, servers)
+            uses = {
+                self.queue: "the queue",
+                self.markers: "the markers of its records; marker_topic= names it",
+                self.dead_letter: "its dead letters; dead_letter= names it",
+            }
+            raise TopicNotFound(missing, servers, uses)
         # The marker topic may have more: its partitions are added before those of the queue.
         if counts[self.markers] < counts[self.queue]:
             raise ConfigurationError(

@@ -313,6 +313,19 @@ async def test_options_are_checked(broker: InMemoryBroker) -> None:
     assert isinstance(tracker(broker), RedeliveryTracker)
 
 
+@pytest.mark.parametrize("made", [consumer, tracker])
+async def test_all_missing_topics_are_named_at_once(made: Callable[[InMemoryBroker], Any]) -> None:
+    """Each with what it is for, and with the option of the queue that names it."""
+    with pytest.raises(TopicNotFound) as raised:
+        async with made(InMemoryBroker()):
+            pass
+    assert raised.value.topics == ("q", "q-markers", "q__undelivered")
+    assert (
+        "q (the queue), q-markers (the markers of its records; marker_topic= names it), q__undelivered (its dead "
+        "letters; dead_letter= names it); create them first"
+    ) in str(raised.value)
+
+
 async def test_its_partitions_tell_what_they_hold(broker: InMemoryBroker) -> None:
     """Though its records are not the session's: what is buffered and parked, and how old the first is."""
     gate = asyncio.Event()
