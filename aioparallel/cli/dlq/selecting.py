@@ -101,7 +101,7 @@ class Selection:
     origin: Annotated[OriginFilter | None, understood(parse_origin, "TOPIC[:PARTITION[:OFFSET]]")] = None
     """Only letters that came from there."""
     error: Annotated[str | None, Parameter(metavar="TYPE")] = None
-    """Only letters with this exception: its class, with or without module."""
+    """Only letters with this exception: its class, with or without module, as in the list or in the traceback."""
     since: Annotated[float | None, understood(parse_time, "TIME")] = None
     """Only letters whose last failure was at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time."""
     until: Annotated[float | None, understood(parse_time, "TIME")] = None
@@ -152,11 +152,22 @@ class Selection:
             return all(asked is None for asked in (self.origin, self.error, self.since, self.until))
         failure = letter.last
         return (
-            (self.error is None or self.error in {failure.type, failure.type.rpartition(".")[2]})
+            (self.error is None or _is_named(self.error, letter))
             and (self.since is None or failure.at >= self.since)
             and (self.until is None or failure.at <= self.until)
             and all(asked in (None, found) for asked, found in zip(self.origin or (), letter.origin, strict=False))
         )
+
+
+def _is_named(error: str, letter: Letter) -> bool:
+    """Whether this is the class of the last failure. A class may be seen in several modules: the letter has one, and
+    the last line of its traceback the one that defines it."""
+    stored = letter.last.type
+    name = stored.rpartition(".")[2]
+    if error in {stored, name}:
+        return True
+    in_traceback = rf"^{re.escape(error)}(?::|$)"
+    return error.rpartition(".")[2] == name and re.search(in_traceback, letter.traceback, re.MULTILINE) is not None
 
 
 class Kept(Generic[T]):

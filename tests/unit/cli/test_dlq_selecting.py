@@ -60,6 +60,30 @@ def test_matches(selection: Selection, matches: bool) -> None:
     assert selection.matches(LETTER) is matches
 
 
+@pytest.mark.parametrize(
+    ("error", "matches"),
+    [
+        ("Reject", True),
+        ("aioparallel.errors.Reject", True),
+        ("aioparallel.records.errors.Reject", True),
+        ("aioparallel.records.errors.Other", False),
+        ("records.errors.Reject", False),
+        ("elsewhere.Reject", False),
+        ("app.Before", False),
+    ],
+)
+@pytest.mark.parametrize("message", ["", ": no"])
+def test_a_class_that_is_seen_in_two_modules(error: str, matches: bool, message: str) -> None:
+    """The letter names one, and its traceback the other: both are found, but no other class of the traceback."""
+    record = letter_record(0, error="aioparallel.errors.Reject")
+    before = "app.Before: first\n\nDuring handling of the above exception, another exception occurred:\n\n"
+    text = f"{before}Traceback (most recent call last):\n  in handle\naioparallel.records.errors.Reject{message}\n"
+    letter = read_letter(record)
+    assert letter is not None
+    one = DeadLetter(record, letter._replace(traceback=text), settled=False)
+    assert Selection(error=error).matches(one) is matches
+
+
 def test_records_that_are_no_letters() -> None:
     """They have a place and a key, and can meet nothing else."""
     record = dead(stranger(3))
