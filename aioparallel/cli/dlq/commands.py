@@ -127,7 +127,8 @@ async def show_command(
 ) -> None:
     """Show everything about letters: error and traceback, headers, key and value.
 
-    The newest open letter, unless others are selected. JSON is indented, other text shown as it is, and of binary data
+    The newest open letter, or the newest 10 that match if some are selected, unless a number is given; with `--json`
+    all that match. JSON is indented, other text shown as it is, and of binary data
     the first 512 bytes are dumped. If a letter lacks a part of its record, because the whole was too large for the
     topic, that part is read from the original record while it exists.
 
@@ -146,7 +147,8 @@ async def show_command(
 async def replay_command(
     topic: Topic, /, *, which: Selection = Selection(), how: Replaying = Replaying(), where: Access = Access()
 ) -> bool:
-    """Send open letters back to the topic they came from, and settle them. All of them unless some are selected.
+    """Send open letters back to the topic they came from, and settle them. All of them unless some are selected, also
+    those that `list` does not show because it stops at the newest 100.
 
     Key, value and the record's own headers are as they were, plus a header with its original place; the timestamp is
     the time of sending. The letters of a partition are sent in order, and each is settled only once the broker has

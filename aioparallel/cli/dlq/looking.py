@@ -26,6 +26,8 @@ __all__ = ["Search", "list_letters", "print_json", "print_table", "show_letters"
 
 SHOWN: Final = 100
 """Rows of the table if no number is given."""
+SHOWN_WHOLE: Final = 10
+"""Letters that show prints if no number is given: each takes some 25 lines."""
 
 T = TypeVar("T")
 
@@ -92,6 +94,9 @@ async def show_letters(topic: str, which: Selection, how: Showing, where: Access
         raise ConfigurationError("raw", "--json", "cannot be combined")
     if not which.has_criteria and not which.has_number:
         which = replace(which, newest=1)
+    is_cut = not which.has_number and not how.raw and not how.as_json
+    if is_cut:
+        which = replace(which, newest=SHOWN_WHOLE)
     async with open_topic(topic, which.partition, where) as opened:
         warn_of_problems(opened)
         search = Search(opened, which, how.everything)
@@ -105,6 +110,8 @@ async def show_letters(topic: str, which: Selection, how: Showing, where: Access
         if not how.raw and not search.found:
             hint = "" if how.everything else "; --all includes settled ones"
             say(f"{topic}: no {'' if how.everything else 'open '}letter matches{hint}.")
+        elif is_cut and search.found > SHOWN_WHOLE:
+            say(f"Shown: the {SHOWN_WHOLE} newest of {search.found:,} letters that match. --newest N shows more.")
 
 
 async def print_table(opened: OpenTopic, which: Selection, console: Console, *, everything: bool) -> None:

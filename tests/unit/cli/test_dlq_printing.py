@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from io import StringIO
 from typing import cast
 
@@ -11,6 +13,8 @@ from rich.console import Console
 
 from aioparallel.cli.cluster import parse_client_options
 from aioparallel.cli.console import age, counted, plain_text
+from aioparallel.cli.dlq import looking
+from aioparallel.cli.dlq.commands import Access, Showing
 from aioparallel.cli.dlq.dead_letter_topic import OpenTopic
 from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.looking import Search, print_json, print_table
@@ -115,6 +119,40 @@ async def test_list_all_tells_states() -> None:
     assert [line.split()[2] for line in lines[1:4]] == ["no", "settled", "open"]
     assert "orders.dlq: 1 open letter, 1 settled (1 Other, 1 app.Refused)" in output
     assert "1 record is no letter" in output
+
+
+@pytest.mark.parametrize(
+    ("selection", "count", "said"),
+    [
+        (Selection(), 1, ""),
+        (Selection(error="Refused"), 10, "Shown: the 10 newest of 14 letters that match. --newest N shows more.\n"),
+        (Selection(error="Refused", newest=12), 12, ""),
+        (Selection(error="Refused", limit=3), 3, ""),
+        (Selection(partition=(0,), offset=3), 1, ""),
+        (Selection(error="Other"), 0, "orders.dlq: no open letter matches; --all includes settled ones.\n"),
+    ],
+)
+async def test_show_prints_the_newest_ten(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    selection: Selection,
+    count: int,
+    said: str,
+) -> None:
+    """Each letter takes many lines; how many more match is said."""
+    records = [letter_record(offset, at=1000.0 + offset) for offset in range(14)]
+
+    @asynccontextmanager
+    async def topic(*_: object) -> AsyncIterator[OpenTopic]:
+        yield opened(Fetched(P0, records, 14))
+
+    monkeypatch.setattr(looking, "open_topic", topic)
+    await looking.show_letters("orders.dlq", selection, Showing(), Access())
+    output = capsys.readouterr()
+    assert len(re.findall("^orders.dlq, partition 0, offset ", output.out, re.MULTILINE)) == count
+    assert output.err == said
+    if not selection.limit and not selection.offset and count:
+        assert "offset 13: open" in output.out
 
 
 async def test_list_counts_what_matches() -> None:
