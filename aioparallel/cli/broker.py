@@ -75,8 +75,11 @@ class BrokerOptions:
 async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     """Run a broker to try things out, until Ctrl-C: librdkafka's mock cluster, without Java and without Docker.
 
-    It prints its address, and lines to copy into other terminals. Its topics and records are gone when it ends. Its
-    limits are in docs/testing.md: a group has one member, for example.
+    It prints its address, and commands to copy into other terminals. The variable AIOPARALLEL_BOOTSTRAP_SERVERS is for
+    these commands only: a program passes the address as bootstrap_servers. Topics and records are gone when it ends.
+
+    Run one worker for each group: the mock cluster cannot share partitions among several, and a worker that is started
+    again waits up to 30 s. `--kafka` has neither limit. Others are in docs/testing.md.
 
     **Examples**
 
@@ -169,12 +172,18 @@ def introduction(options: BrokerOptions, servers: str) -> str:
     topics = options.topics()
     listed = f", with {', '.join(map(str, topics))}" if topics else ""
     # The mock cluster keeps a member that has left until its session times out.
-    again = "" if options.kafka else " A consumer that is started again waits for its partitions up to 30 s."
-    export = "" if servers == Cluster().bootstrap_servers else f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"
+    limits = (
+        ""
+        if options.kafka
+        else " Run one worker for each group: it cannot share partitions among several. A worker that is started again "
+        "waits up to 30 s for its partitions. With --kafka it is Apache Kafka, without these limits."
+    )
+    is_default = servers == Cluster().bootstrap_servers
+    export = "" if is_default else f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"
     topic = topics[0].name if topics else "TOPIC"
     return (
-        f"{name} runs at {servers}{listed}. Ctrl-C ends it, and its records are gone then.{again}\n"
-        f"For other terminals:\n\n{export}"
+        f"{name} runs at {servers}{listed}. Ctrl-C ends it, and its records are gone then.{limits}\n"
+        f'Programs connect with bootstrap_servers="{servers}". The commands, in other terminals:\n\n{export}'
         f"    echo 'a key:a value' | aioparallel produce {topic} --key-separator :\n"
         f"    aioparallel consume {topic} --follow\n"
     )

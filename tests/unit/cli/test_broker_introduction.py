@@ -1,0 +1,25 @@
+"""What ``aioparallel broker`` prints when it has started."""
+
+from __future__ import annotations
+
+import pytest
+
+from aioparallel.cli.broker import BrokerOptions, introduction
+
+
+@pytest.mark.parametrize("kafka", [False, True])
+def test_the_limits_of_the_embedded_broker(kafka: bool) -> None:
+    """One worker for each group, and a wait after a restart; Kafka has neither limit."""
+    text = introduction(BrokerOptions(kafka=kafka, topic=("orders:4",)), "localhost:9092")
+    assert ("Run one worker for each group" in text) is not kafka
+    assert ("waits up to 30 s for its partitions. With --kafka" in text) is not kafka
+
+
+def test_the_variable_is_for_the_commands() -> None:
+    """Programs pass the address themselves."""
+    program, commands = introduction(BrokerOptions(kafka=True), "localhost:1234").split(
+        "The commands, in other terminals:"
+    )
+    assert 'Programs connect with bootstrap_servers="localhost:1234".' in program
+    assert "export AIOPARALLEL_BOOTSTRAP_SERVERS=localhost:1234\n" in commands
+    assert "export" not in introduction(BrokerOptions(), "localhost:9092")
