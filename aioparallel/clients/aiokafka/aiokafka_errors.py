@@ -49,6 +49,12 @@ _ADVICE_BY_CODE: Final = {
 }
 
 
+_TWO_MEMBERS: Final = (
+    "The embedded broker (`aioparallel broker`, librdkafka's mock cluster) answers so when a group has two live "
+    "members, which it cannot rebalance: run one worker for each group there, or `aioparallel broker --kafka`"
+)
+
+
 def translated(error: Exception, doing: str, code: int = ErrorCode.NONE) -> AioparallelError:
     """Translate an error. ``doing``: what was in progress, for the message. ``code``: the broker's error code, if
     aiokafka may not know it."""
@@ -64,7 +70,10 @@ def translated(error: Exception, doing: str, code: int = ErrorCode.NONE) -> Aiop
     for kind, advice in _ADVICE:
         if isinstance(error, kind):
             return ClientError(f"{doing}: {advice} ({error})")
-    return ClientError(f"{doing}: {error!r}; see the log before this for the broker's answer")
+    # aiokafka raises a refused JoinGroup or SyncGroup as text in a plain KafkaError.
+    is_invalid = type(error) is kafka.KafkaError and "InvalidRequestError" in str(error)
+    hint = f". {_TWO_MEMBERS}" if is_invalid else ""
+    return ClientError(f"{doing}: {error!r}; see the log before this for the broker's answer{hint}")
 
 
 def is_passing(error: Exception) -> bool:
