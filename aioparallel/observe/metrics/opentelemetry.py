@@ -9,11 +9,11 @@ consumers that are open now.
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from importlib.metadata import version
 from time import monotonic
 from typing import Any, Final
 
@@ -205,11 +205,14 @@ class _ConsumersOfMeter:
         with cls._lock:
             found = cls._of_providers.get(provider)
             if found is None:
-                found = cls._of_providers[provider] = cls(
-                    provider.get_meter("aioparallel", version("aioparallel"), SCHEMA)
-                )
+                found = cls._of_providers[provider] = cls(provider.get_meter("aioparallel", _version(), SCHEMA))
             return found
 
     def _observe(self, instrument: Instrument, options: CallbackOptions) -> Iterable[Observation]:
         for one in list(self.consumers):
             yield from one.observe(instrument)
+
+
+def _version() -> str:
+    # Not by an import: this room stands below most of the package.
+    return str(sys.modules["aioparallel"].__version__)
