@@ -313,7 +313,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         ``until="end"`` it raises NotCommitted if the last commit was not acknowledged. It raises any error that ends
         the run. When it is cancelled, no more records start; leaving ``async with`` then drains and commits.
         """
-        await self._run(handler, self._delivery.output_sink)
+        sink = self._delivery.output_sink
+        await self._run(handler, None if sink is None else self._extensions.through("output_sink", sink))
 
     async def _run(self, handler: Handlers, output_sink: OutputSink | None) -> None:
         try:
@@ -336,7 +337,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         topics = {found.topic for found in self._found} - set(retry_topics)
         check_handlers(handler)
         handler = self._extensions.through("handlers", handler)
-        handler, resources = bind_handlers(handler, HandlerContext(self.options.max_concurrency, self._group_id))
+        handler, resources = bind_handlers(handler, self._handler_context())
         before = self._extensions.hooks("may_attempt")
         if resources:
             before.append(name_woken)
@@ -374,12 +375,17 @@ class ParallelConsumer(Generic[K_co, V_co]):
         finally:
             self._state.leave_run()
 
+    def _handler_context(self) -> HandlerContext:
+        return HandlerContext(self.options.max_concurrency, self._group_id, self._extensions.around_requests)
+
     def _new_engine(
         self, stack: Stack, targets: Mapping[TopicPartition, int] | None, output_sink: OutputSink | None
     ) -> GroupRun:
         self._resources.reach()  # in a context of its own, which handlers copy
         self._of_handlers.reach()
-        dead_letter_sink: DeadLetterSink | None = self._delivery.dead_letter_sink()
+        dead_letter_sink: DeadLetterSink | None = self._delivery.dead_letter_sink(
+            partial(self._extensions.through, "letter_box")
+        )
         return GroupRun(
             self._client,
             self._group_id,

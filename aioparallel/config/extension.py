@@ -11,7 +11,8 @@ The stages of a consumer, and the hooks that are called::
         │    their offsets are read        restore, until each partition is ready
         ├─ records are fetched             PartitionState.select: which of them run
         │    an attempt begins             may_attempt, deserialisers, before_attempt, attempt
-        │    it ends                       attempts_ended
+        │    it ends                       attempts_ended; attempt_failed
+        │    outputs are sent              output_sink, letter_box
         │    the record is complete        PartitionState.gave_up, completed; records_ended
         ├─ offsets are committed           before_commit, then commit_outputs with the offsets
         │    the broker acknowledges       PartitionState.acknowledged; commit_ended
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from aioparallel.group.priorities import Priorities
     from aioparallel.group.sessions import Session
     from aioparallel.handlers.stack import Handlers
+    from aioparallel.http.requests import SendRequest
     from aioparallel.observe.health import Health, Problem
     from aioparallel.observe.stats import Stats
     from aioparallel.records.record import Outgoing, Record, TopicPartition
@@ -212,6 +214,22 @@ class Extension:
         Called when the run begins."""
         return sink
 
+    def output_sink(self, sink: OutputSink) -> OutputSink:
+        """Return what sends outputs, around ``sink``, which would send them. Called when the run begins, but not for
+        ``results()``. Keep ``is_exact``. Pass on all calls, or None and ``deliver`` instead of ``offer``."""
+        return sink
+
+    def letter_box(self, box: LetterBox) -> LetterBox:
+        """Return what sends dead letters, and records to retry topics, around ``box``, which would send them. Called
+        when the run begins. Pass on letters themselves, or copies by ``dataclasses.replace``."""
+        return box
+
+    def around_requests(self, send: SendRequest, kept: Collection[str] | None) -> SendRequest:
+        """Return what sends the requests of an ``http_handler``, around ``send``. Called when its client opens.
+        ``kept``: names of headers, in lower case, that must stay as they are, besides those of the request itself;
+        None: all must."""
+        return send
+
     # -- commits ----------------------------------------------------------------------------------------
 
     async def before_commit(
@@ -269,6 +287,12 @@ class Extension:
         call for each record, one after the other from ``began`` to ``ended`` (by ``time.perf_counter()``). A batch is
         one call with several records. ``error``: what the handler raised. Copy ``records`` to keep them.
         """
+
+    def attempt_failed(self, record: Record[Any, Any], error: BaseException, follows: str, delay: float | None) -> None:
+        """An attempt of this record has raised ``error``, or its outputs were not delivered, and what follows is
+        decided: "retried", "waits" (no attempt is counted), "retry topic", "dead-lettered", "skipped", "released",
+        "stopped" (the run ends), or "put back" (a drain, or the end of the run, has cancelled it). ``delay``: seconds
+        until the next attempt, if known. Of a batch, called for each record. Called after :meth:`attempts_ended`."""
 
     def records_ended(self, records: Sequence[Record[Any, Any]], outcome: str) -> None:
         """These records of one partition have an outcome: "succeeded" (their outputs are acknowledged),

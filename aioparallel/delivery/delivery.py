@@ -67,13 +67,15 @@ class Delivery:
         if missing:
             raise TopicNotFound(missing, servers, topics)
 
-    def dead_letter_sink(self) -> DeadLetters | None:
-        """Make the sink for dead letters; None if there are none. Call it once a run, within the running loop."""
+    def dead_letter_sink(self, around: Callable[[LetterBox], LetterBox] = lambda box: box) -> DeadLetters | None:
+        """Make the sink for dead letters; None if there are none. Call it once a run, within the running loop.
+        ``around``: returns what sends dead letters instead of the usual :class:`LetterBox`."""
         failures = self._options.failures
         if self._letter_box is None and failures.dead_letter is None:
             return None
         timeout = self._options.producing.delivery_timeout
-        self._dead_letters = DeadLetters(failures, self._group_id, self._letter_box, timeout, self.cut)
+        box = None if self._letter_box is None else around(self._letter_box)
+        self._dead_letters = DeadLetters(failures, self._group_id, box, timeout, self.cut)
         return self._dead_letters
 
     @property

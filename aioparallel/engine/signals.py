@@ -8,13 +8,16 @@ from typing import Any
 
 from aioparallel.records.record import Record
 
-__all__ = ["Attempted", "Completed", "Signals"]
+__all__ = ["Attempted", "Completed", "Failed", "Signals"]
 
 Attempted = Callable[[Sequence[Record[Any, Any]], int, float, float, BaseException | None], None]
 """``attempted(records, calls, began, ended, error)``: attempts have ended, in so many calls of the handler. The times
 are by ``perf_counter``."""
 Completed = Callable[[Sequence[Record[Any, Any]], str], None]
 """``completed(records, outcome)``: records have ended."""
+Failed = Callable[[Record[Any, Any], BaseException, str, float | None], None]
+"""``failed(record, error, follows, delay)``: an attempt has failed or was cancelled, and what follows is decided. See
+``Extension.attempt_failed``."""
 
 
 def _nothing() -> None:
@@ -31,8 +34,8 @@ class Signals:
 
     ``taken``: ``Counters.taken_left`` has reached 0, so the fetcher may read more. ``succeeded``:
     ``Counters.succeeded_left`` has reached 0, so a commit is due. ``idle``: a worker found no ready record, or the last
-    output was acknowledged, so the run may be over. ``fatal(error)``: end the run with this error. ``attempted`` and
-    ``completed``: for measurements; None: nobody measures.
+    output was acknowledged, so the run may be over. ``fatal(error)``: end the run with this error. ``attempted``,
+    ``completed`` and ``failed``: for measurements; None: nobody measures.
     """
 
     taken: Callable[[], None] = _nothing
@@ -41,3 +44,4 @@ class Signals:
     fatal: Callable[[BaseException], None] = _raise
     attempted: Attempted | None = None
     completed: Completed | None = None
+    failed: Failed | None = None

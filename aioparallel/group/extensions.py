@@ -6,7 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
 from aioparallel.config.policies import Transactions
@@ -17,6 +17,9 @@ from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.records.errors import ConfigurationError, WorkCancelled
 from aioparallel.records.record import Outgoing, TopicPartition
+
+if TYPE_CHECKING:
+    from aioparallel.http.requests import AroundRequests, SendRequest
 
 __all__ = ["ExtendedOffsets", "ExtendedPositions", "Extensions"]
 
@@ -99,6 +102,20 @@ class Extensions:
         for call in self.hooks(hook):
             value = call(value)
         return value
+
+    @property
+    def around_requests(self) -> AroundRequests | None:
+        """Puts all extensions that observe requests around what sends them; None: there are none."""
+        hooks = self.hooks("around_requests")
+        if not hooks:
+            return None
+
+        def around(send: SendRequest, kept: Collection[str] | None) -> SendRequest:
+            for hook in reversed(hooks):  # the first is outermost
+                send = hook(send, kept)
+            return send
+
+        return around
 
     def only(self, hook: str, *arguments: object) -> Any:
         """Return the replacement that this hook of one extension returns; None if none does. Raises ConfigurationError

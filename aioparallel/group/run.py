@@ -131,6 +131,7 @@ class GroupRun:
         signals.idle, signals.fatal = self._check_end, self.fail
         signals.attempted = extensions.listener("attempts_ended")
         signals.completed = extensions.listener("records_ended")
+        signals.failed = extensions.listener("attempt_failed")
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False

@@ -11,6 +11,7 @@ from aioparallel.config.handling import Resource
 
 if TYPE_CHECKING:
     from aioparallel.handlers.stack import Handler, Handlers
+    from aioparallel.http.requests import AroundRequests
 
 __all__ = ["BindableHandler", "BoundHandler", "HandlerContext", "bind_handlers"]
 
@@ -18,10 +19,11 @@ __all__ = ["BindableHandler", "BoundHandler", "HandlerContext", "bind_handlers"]
 @dataclass(frozen=True, slots=True)
 class HandlerContext:
     """What runs a handler. ``max_concurrency``: calls at once. ``group_id``: of the consumer; None: the handler gets
-    items, not records of Kafka."""
+    items, not records of Kafka. ``around_requests``: wraps what sends HTTP requests; None: nothing does."""
 
     max_concurrency: int
     group_id: str | None = None
+    around_requests: AroundRequests | None = None
 
 
 class BoundHandler(NamedTuple):

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from aioparallel.config.handling import check_time
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.wording import kind_of
 
-__all__ = ["Params", "Request", "check_headers", "check_url", "has_header", "origin_of", "pairs_of", "shown"]
+if TYPE_CHECKING:
+    from aioparallel.http.responses import Response
+
+__all__ = [
+    "AroundRequests",
+    "Params",
+    "Request",
+    "SendRequest",
+    "check_headers",
+    "check_url",
+    "has_header",
+    "origin_of",
+    "pairs_of",
+    "shown",
+]
 
 Param = str | int | float | bool | None
 Params = Mapping[str, Param | Sequence[Param]] | Sequence[tuple[str, Param]]
@@ -90,6 +104,13 @@ class Request:
 
     def __repr__(self) -> str:
         return f"<Request {self.method} {shown(self.url)}>"
+
+
+SendRequest = Callable[[Request, str, Mapping[str, str], float], Awaitable["Response"]]
+"""``await send(request, url, headers, timeout)``: sends one request to the whole URL, with all its headers."""
+AroundRequests = Callable[[SendRequest, Collection[str] | None], SendRequest]
+"""``around(send, kept)``: returns what sends instead of ``send``. ``kept``: names of headers, in lower case, that it
+does not change, besides the headers of each request; None: it changes none."""
 
 
 def check_headers(whose: str, headers: Mapping[str, str]) -> None:

@@ -16,7 +16,7 @@ from aioparallel.http.bodies import ACCEPTED
 from aioparallel.http.clients import ReadLimits, opened
 from aioparallel.http.hosts import Hosts
 from aioparallel.http.idempotency import HEADER, key_of
-from aioparallel.http.requests import Request, check_headers, has_header, origin_of, shown
+from aioparallel.http.requests import Request, SendRequest, check_headers, has_header, origin_of, shown
 from aioparallel.http.responses import Response, retry_after
 from aioparallel.http.sharing import Flight, Flights, ResponseCache, identity_of
 from aioparallel.http.statuses import IF_TOLD, IF_TOLD_ELSE_REJECT, table_of
@@ -67,7 +67,10 @@ class HttpSession:
         if not sender.sends_accept_encoding and not has_header(self._of.headers, "accept-encoding"):
             self._headers_of_all["Accept-Encoding"] = ACCEPTED
             self._names_of_all |= {"accept-encoding"}
-        self._send = sender.send
+        self._send: SendRequest = sender.send
+        if self._context.around_requests is not None:
+            kept = self._names_of_all if self._of.trace else None
+            self._send = self._context.around_requests(sender.send, kept)
         self._stack.callback(self._hosts.close)
         return self
 

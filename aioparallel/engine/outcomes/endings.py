@@ -19,6 +19,7 @@ import time
 from collections.abc import AsyncIterable, Awaitable, Callable, Sequence
 from contextvars import Context
 from dataclasses import dataclass
+from typing import Final
 
 from aioparallel.engine.isolation import Ended, drive, resume
 from aioparallel.engine.outcomes.failure_log import FailureLog
@@ -42,6 +43,9 @@ from aioparallel.records.user_errors import repr_of
 __all__ = ["Endings"]
 
 logger = logging.getLogger(__name__)
+
+# What follows after the last attempt, for Signals.failed.
+_ENDS: Final = {"dead_letter": "dead-lettered", "skip": "skipped", "release": "released", "stop": "stopped"}
 
 
 @dataclass(eq=False, repr=False)
@@ -162,7 +166,7 @@ class Endings:
         worker are raised, and the records are put back as well.
         """
         if worker.cancel_reason is CancelReason.DRAIN and not isinstance(error, KeyboardInterrupt | SystemExit):
-            self._put_back(handled)
+            self._put_back(handled, error)
             return None
         if isinstance(error, asyncio.CancelledError):
             if (failure := self._cancelled(worker, handled, error)) is not None:
@@ -177,7 +181,7 @@ class Endings:
                 repr_of(error),
                 extra={"action": "handler_exit"},
             )
-        self._put_back(handled)
+        self._put_back(handled, error)
         raise error
 
     def _cancelled(self, worker: Worker, handled: AnyRecord | Call, error: asyncio.CancelledError) -> Exception | None:
@@ -195,7 +199,10 @@ class Endings:
         are_first = [_is_first_stray(record) for record in records]  # a list: each record must note it
         return None if all(are_first) else failure
 
-    def _put_back(self, handled: AnyRecord | Call) -> None:
+    def _put_back(self, handled: AnyRecord | Call, error: BaseException) -> None:
+        if self._signals.failed is not None:
+            for record in handled.records if isinstance(handled, Call) else (handled,):
+                self._signals.failed(record, error, "put back", None)
         if isinstance(handled, Call):
             self._scheduler.put_back_together(handled)
         else:
@@ -235,6 +242,8 @@ class Endings:
             is_cancelled = isinstance(error_in_it, asyncio.CancelledError)
             broken = RuntimeError("it raised CancelledError") if is_cancelled else error_in_it
             broken.add_note(f"while deciding what becomes of {record!r}, which failed with {repr_of(error)}")
+            if self._signals.failed is not None:
+                self._signals.failed(record, error, "stopped", None)
             self._signals.fatal(broken)
             return None
         if not decision.waits:
@@ -242,6 +251,8 @@ class Endings:
             record._source.counts.failed_attempts += 1
         if not isinstance(error, NotDue) and decision.no_room is None and not quiet:
             self._log.decided(record, error, decision, time.monotonic(), others)
+        if self._signals.failed is not None and not isinstance(error, NotDue):
+            self._signals.failed(record, error, _followed_by(decision), decision.delay)
         return decision
 
     def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
@@ -314,6 +325,14 @@ class Endings:
             self._notify()
         if not self._scheduler.counters.producing:
             self._signals.idle()
+
+
+def _followed_by(decision: Decision) -> str:
+    if decision.delay is not None or decision.no_room is not None:
+        return "waits" if decision.waits else "retried"
+    if decision.retry_topic is not None:
+        return "retry topic"
+    return _ENDS[decision.end or "stop"]
 
 
 def _is_first_stray(record: AnyRecord) -> bool:
