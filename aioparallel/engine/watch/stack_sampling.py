@@ -28,7 +28,10 @@ _DRIVERS: Final[frozenset[CodeType]] = frozenset({drive.__code__, stack._note_en
 _ENGINE: Final = os.path.dirname(os.path.dirname(__file__)) + os.sep
 _PACKAGE: Final = os.path.dirname(_ENGINE.rstrip(os.sep))
 _OF_STATE: Final = os.path.join(_PACKAGE, "persistence", "state", "view.py")  # calls apply()
-_WRAPPERS: Final = frozenset({stack.__file__, _ENGINE + os.path.join("flow", "flow.py"), state.__file__, _OF_STATE})
+_OF_TRACES: Final = os.path.join(_PACKAGE, "observe", "traces", "opentelemetry.py")
+_WRAPPERS: Final = frozenset(
+    {stack.__file__, _ENGINE + os.path.join("flow", "flow.py"), state.__file__, _OF_STATE, _OF_TRACES}
+)
 # The loop's own code: it waits for I/O, or is between two callbacks.
 _AT_REST: Final = frozenset({selectors.__file__, asyncio.base_events.__file__, asyncio.events.__file__})
 _OUTER, _INNER = 1, 4  # lines shown of a stack: the handler's own, and the innermost

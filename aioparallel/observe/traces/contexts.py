@@ -24,8 +24,8 @@ _OWN: Final = "aioparallel."
 _W3C: Final = TraceContextTextMapPropagator()
 _LENGTH: Final = 55
 """Bytes of a ``traceparent`` of version 00 (https://www.w3.org/TR/trace-context/)."""
-_NOT_SAMPLED: Final = b"02468aceACE"
-"""The last digit of its flags if the lowest bit is 0."""
+_NOT_SAMPLED: Final = b"-00", b"-02"
+"""Its end if it is not sampled; the second bit says that trace ids are random."""
 
 
 class _Reader(Getter[Headers]):
@@ -51,9 +51,10 @@ class NotSampled(NonRecordingSpan):
     """The remote span in the headers of a record, which is not sampled. Its context is parsed only if somebody asks for
     it, because parsing takes longer than all else."""
 
+    _parsed: SpanContext | None = None
+
     def __init__(self, headers: Headers) -> None:
         self._headers = headers
-        self._parsed: SpanContext | None = None
 
     def get_span_context(self) -> SpanContext:
         """Return the context that the headers name."""
@@ -84,21 +85,18 @@ class Contexts:
 
     def read(self, headers: Headers, base: Context) -> Context | NotSampled | None:
         """Return the context in the headers of a record, upon ``base``; None: there is none."""
-        if not self._is_w3c:
-            return self._propagator.extract(headers, base, _READER)
-        found: bytes | None = None
-        has_baggage = False
-        for name, value in headers:
-            if name == _PARENT:
-                found = value
-            elif name == _BAGGAGE:
-                has_baggage = True
-        if has_baggage:
-            return self._propagator.extract(headers, base, _READER)
-        if found is None:
-            return None
-        if len(found) == _LENGTH and found[-1] in _NOT_SAMPLED and found.startswith(b"00-"):
-            return NotSampled(headers)
+        if self._is_w3c:
+            found: bytes | None = None
+            for name, value in headers:
+                if name == "traceparent":
+                    found = value
+                elif name == "baggage":
+                    break
+            else:
+                if found is None:
+                    return None
+                if len(found) == _LENGTH and found.endswith(_NOT_SAMPLED):
+                    return NotSampled(headers)
         return self._propagator.extract(headers, base, _READER)
 
     def written(self, context: Context) -> list[tuple[str, bytes]]:

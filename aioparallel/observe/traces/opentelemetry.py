@@ -50,6 +50,8 @@ __all__ = ["OpenTelemetryTraces"]
 
 AnyRecord = Record[Any, Any]
 
+(_SPAN_KEY,) = set_span_in_context(INVALID_SPAN, Context())
+
 _SCHEMA: Final = "https://opentelemetry.io/schemas/1.44.0"
 _KEY_LENGTH: Final = 100
 """Characters of a key that become an attribute."""
@@ -126,6 +128,7 @@ class OpenTelemetryTraces(Extension):
         """Makes the spans; None: there is no provider."""
         self.contexts = Contexts(propagate.get_global_textmap() if propagator is None else propagator)
         """Reads and writes contexts."""
+        self._read = self.contexts.read
         self.sending: set[Span] = set()
         """Spans of outputs that are not acknowledged yet."""
         self._base = Context()  # of records without a context of their own
@@ -149,6 +152,7 @@ class OpenTelemetryTraces(Extension):
             self.tracer = provider.get_tracer("aioparallel", schema_url=_SCHEMA)
         if self._propagator is None:
             self.contexts = Contexts(propagate.get_global_textmap())
+        self._read = self.contexts.read
         around = get_current_span().get_span_context()
         self._around = [Link(around)] if around.is_valid else []
         self._base = set_span_in_context(INVALID_SPAN) if around.is_valid else get_current()
@@ -169,10 +173,11 @@ class OpenTelemetryTraces(Extension):
         if type(item) is not Record:
             return await self._batch(item, call_next)
         # Each record runs in a copy of the worker's context: nothing needs to be detached.
-        given = self.contexts.read(item.headers, self._base) if item.headers else None
-        if isinstance(given, NotSampled):
-            attach(set_span_in_context(given, self._base))
+        given = self._read(item.headers, self._base) if item.headers else None
+        if type(given) is NotSampled:
+            attach(Context({**self._base, _SPAN_KEY: given}))  # half the time of set_span_in_context()
             return await call_next(item)
+        assert not isinstance(given, NotSampled)
         context = self._base if given is None else given
         if self.tracer is None:
             attach(context)
