@@ -126,6 +126,7 @@ PAGES = (
     ApiPage("api/web-starlette.md", "aioparallel.web.starlette", "aioparallel.web.starlette", ""),
     ApiPage("api/web-aiohttp.md", "aioparallel.web.aiohttp", "aioparallel.web.aiohttp", ""),
     ApiPage("api/stores-sql.md", "aioparallel.stores.sql", "aioparallel.stores.sql", ""),
+    ApiPage("api/observe-traces.md", "aioparallel.observe.traces", "aioparallel.observe.traces", ""),
     ApiPage("api/offsets.md", "aioparallel.offsets", "aioparallel.offsets", ""),
     ApiPage("api/queues-kmq.md", "aioparallel.queues.kmq", "aioparallel.queues.kmq", ""),
     ApiPage("api/queues-priority.md", "aioparallel.queues.priority", "aioparallel.queues.priority", ""),

@@ -333,6 +333,15 @@ GIVEN: Mapping[str, Given] = {
         says=r"b'N14228' b'...'\n1 0\n",
     ),
     "README.md: Without Kafka": Given(says=r"(http://a/1 10\n|http://a/22 11\n|http://b/3 10\n){3}"),
+    "docs/traces.md: Traces: OpenTelemetry": Given(
+        after=_RUN,
+        topics={"orders": _orders("c1", "c2"), "orders.enriched": []},
+        ends=2,
+        says="2 0\n",
+    ),
+    "aioparallel.observe.traces.opentelemetry.OpenTelemetryTraces": Given(
+        before="from aioparallel import ParallelConsumer\nfrom aioparallel.observe.traces import OpenTelemetryTraces\n"
+    ),
     "docs/extensions.md: Extensions": Given(
         topics={"orders": _orders("c1", "c2", "c1")},
         ends=3,

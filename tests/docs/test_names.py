@@ -42,6 +42,7 @@ NAMED: dict[str, set[str]] = {
         *(one.prometheus_name for one in INSTRUMENTS),
     },
     "docs/groups.md": {"DESCRIBE_CONFIGS"},  # a right of Kafka
+    "docs/traces.md": {"OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "parentbased_traceidratio"},
     "docs/coming-from/celery.md": {
         "AsyncResult",
         "acks_late",

@@ -2,12 +2,6 @@
 
 ::
 
-    from aioparallel.observe.traces import OpenTelemetryTraces
-
-    consumer = ParallelConsumer("orders", group_id="billing", extensions=[OpenTelemetryTraces()])
-
-::
-
     opentelemetry.py   OpenTelemetryTraces (extra ``otel``): the spans of attempts
     contexts.py        trace contexts in headers
     sending.py         spans of outputs and dead letters
