@@ -4,6 +4,7 @@
 
     opentelemetry.py   OpenTelemetryTraces (extra ``otel``): the spans of attempts
     contexts.py        trace contexts in headers
+    new_traces.py      which new traces are sampled
     sending.py         spans of outputs and dead letters
     requests.py        spans of the requests of ``http_handler``
 """

@@ -32,6 +32,7 @@ from aioparallel.config.extension import ConsumerContext, Extension, PartitionSt
 from aioparallel.config.handling import check_choice
 from aioparallel.handlers.stack import collect
 from aioparallel.observe.traces.contexts import Contexts, NotSampled
+from aioparallel.observe.traces.new_traces import NewTraces
 from aioparallel.observe.traces.requests import traced_requests
 from aioparallel.observe.traces.sending import TracedLetters, TracedOutputs
 from aioparallel.records.errors import ConfigurationError, DeserializationError, UndecodableRecord
@@ -64,12 +65,14 @@ _NO_FAILURES: Final = ("waits", "put back")
 class _Attempt:
     """The span of an attempt, or of a batch, and what is known of it. It stays until the record has its outcome."""
 
-    __slots__ = ("context", "ended_at", "is_open", "is_sampled", "span")
+    __slots__ = ("context", "ended_at", "first", "is_open", "is_sampled", "span")
 
-    def __init__(self, span: Span, context: Context, *, is_sampled: bool) -> None:
+    def __init__(self, span: Span, context: Context, *, is_sampled: bool, first: Context | None = None) -> None:
         self.span = span
         self.context = context
         """Its children begin with this."""
+        self.first = first
+        """The same of the first attempt, if that has begun the trace."""
         self.is_sampled = self.is_open = is_sampled
         """``is_open``: whether its span has not ended."""
         self.ended_at: int | None = None
@@ -131,6 +134,7 @@ class OpenTelemetryTraces(Extension):
         self._read = self.contexts.read
         self.sending: set[Span] = set()
         """Spans of outputs that are not acknowledged yet."""
+        self._new: NewTraces | None = None
         self._base = Context()  # of records without a context of their own
         self._around: list[Link] = []  # to the span in which the consumer runs
         self._places: dict[tuple[str, int], tuple[str, dict[str, Any]]] = {}
@@ -150,6 +154,7 @@ class OpenTelemetryTraces(Extension):
             self.tracer = None
         else:
             self.tracer = provider.get_tracer("aioparallel", schema_url=_SCHEMA)
+        self._new = None if self.tracer is None else NewTraces.of(self.tracer)
         if self._propagator is None:
             self.contexts = Contexts(propagate.get_global_textmap())
         self._read = self.contexts.read
@@ -178,26 +183,52 @@ class OpenTelemetryTraces(Extension):
             attach(Context({**self._base, _SPAN_KEY: given}))  # half the time of set_span_in_context()
             return await call_next(item)
         assert not isinstance(given, NotSampled)
-        context = self._base if given is None else given
-        if self.tracer is None:
-            attach(context)
+        if self._new is not None and given is None and item not in self._attempts:
+            left_out = self._new.left_out()
+            if left_out is not None:
+                context = Context({**self._base, _SPAN_KEY: left_out})
+                attach(context)
+                # As in _unsampled(), without its coroutine.
+                try:
+                    value = await call_next(item)
+                except Exception:
+                    self._attempts[item] = _Attempt(left_out, context, is_sampled=False)
+                    raise
+                if value is not None or (item._history is not None and item._history.deferral is not None):
+                    self._attempts[item] = _Attempt(left_out, context, is_sampled=False)
+                return value
+            attempt = self._begin(item, self._base, self._new.tracer)
+        elif self.tracer is None:
+            attach(self._base if given is None else given)
             return await call_next(item)
-        attempt = self._begin(item, context)
+        else:
+            attempt = self._begin(item, given, self.tracer)
         attach(attempt.context)
         if attempt.is_sampled:
             return await self._sampled(attempt, (item,), item, call_next)
-        value = await call_next(item)
-        if value is not None or (item._history is not None and item._history.deferral is not None):
-            self._attempts[item] = attempt
+        return await self._unsampled(attempt, item, call_next)
+
+    async def _unsampled(self, attempt: _Attempt, record: AnyRecord, call_next: CallNext) -> object:
+        """Run the handler of a record whose trace the sampler has left out. Further attempts and outputs are left out,
+        too."""
+        try:
+            value = await call_next(record)
+        except Exception:
+            self._attempts[record] = attempt
+            raise
+        if value is not None or (record._history is not None and record._history.deferral is not None):
+            self._attempts[record] = attempt
         return value
 
-    def _begin(self, record: AnyRecord, context: Context) -> _Attempt:
-        """Begin the span of an attempt, if it is sampled. ``context``: of the record."""
-        assert self.tracer is not None
+    def _begin(self, record: AnyRecord, given: Context | None, tracer: Tracer) -> _Attempt:
+        """Begin the span of an attempt, if it is sampled. ``given``: the context of the record. Without one, the first
+        attempt begins the trace, and is the parent of the others."""
+        before = self._attempts.pop(record, None) if self._attempts else None
+        first = None if given is not None or before is None else before.first or before.context
+        context = given or first or self._base
         parent = get_current_span(context).get_span_context()
         if parent.is_valid and not parent.trace_flags.sampled:
             return _Attempt(INVALID_SPAN, context, is_sampled=False)
-        before = self._attempts.pop(record, None) if self._attempts else None
         if parent.is_valid or before is not None or self._around:
             links = [*self._around]
             if parent.is_valid:
@@ -208,7 +239,7 @@ class OpenTelemetryTraces(Extension):
         else:
             links = self._around
         place = self._places.get((record.topic, record.partition)) or self._place(record.topic, record.partition)
-        span = self.tracer.start_span(place[0], context, SpanKind.CONSUMER, place[1], links)
+        span = tracer.start_span(place[0], context, SpanKind.CONSUMER, place[1], links)
         is_sampled = span.is_recording()
         if is_sampled:
             span.set_attribute("messaging.kafka.offset", record.offset)
@@ -219,7 +250,7 @@ class OpenTelemetryTraces(Extension):
             origin = record.origin
             if origin.topic != record.topic:
                 span.set_attribute("aioparallel.origin", f"{origin.topic}-{origin.partition} offset {origin.offset}")
-        return _Attempt(span, set_span_in_context(span, context), is_sampled=is_sampled)
+        return _Attempt(span, set_span_in_context(span, context), is_sampled=is_sampled, first=first)
 
     def _place(self, topic: str, partition: int) -> tuple[str, dict[str, Any]]:
         """The name and those attributes of a span that are the same for all records of a partition."""
@@ -256,6 +287,8 @@ class OpenTelemetryTraces(Extension):
             _note_failures(attempt.span, item)
         elif item._history is not None and item._history.deferral is not None:
             return value  # handler_ended(), records_ended() or attempt_failed() follows
+        elif value is None:
+            self._attempts.pop(item, None)  # nothing follows
         attempt.end("succeeded")
         return value
 
@@ -300,7 +333,7 @@ class OpenTelemetryTraces(Extension):
         if attempt is None:
             if self.tracer is None or not isinstance(error, DeserializationError | UndecodableRecord):
                 return
-            attempt = self._begin(record, self.read(record.headers))  # no handler was called
+            attempt = self._begin(record, self.read(record.headers), self.tracer)  # no handler was called
             if not attempt.is_sampled:
                 return
             self._attempts[record] = attempt

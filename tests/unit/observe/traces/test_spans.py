@@ -30,6 +30,7 @@ from aioparallel import (
 from aioparallel.config.handling import CallNext
 from aioparallel.http import Request, http_handler
 from aioparallel.observe.traces import OpenTelemetryTraces
+from aioparallel.observe.traces.new_traces import NewTraces
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support import extensions as plain
 from tests.support.http.service import service
@@ -480,3 +481,65 @@ async def test_another_propagator(broker: InMemoryBroker, spans: Spans) -> None:
     assert context_of(span).trace_id == 0xABC
     (sent,) = broker.records("out")
     assert sent.headers == (("x-trace", b"abc"),)
+
+
+# -- new traces ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parent_based", [True, False])
+@pytest.mark.parametrize("rate", [0.0, 0.25, 1e-05, 1.0])
+def test_new_traces_are_those_that_the_sampler_takes(rate: float, parent_based: bool) -> None:
+    """For the same ids the decision is the sampler's, and spans have the ids that were decided about."""
+    ratio = TraceIdRatioBased(rate)
+    spans = Spans(ParentBased(ratio) if parent_based else ratio)
+    new = NewTraces.of(spans.tracer)
+    assert new is not None
+    for _ in range(2_000):
+        left_out = new.left_out()
+        if left_out is not None:
+            context = left_out.get_span_context()
+            assert context is left_out.get_span_context()
+            assert context.is_valid
+            assert not context.trace_flags.sampled
+            assert not ratio.should_sample(None, context.trace_id, "").decision.is_sampled()
+        else:
+            span = new.tracer.start_span("one")
+            assert span.is_recording()
+            assert span.get_span_context().trace_id == new.generate_trace_id()
+            assert span.get_span_context().trace_flags == 3
+            span.end()
+    assert len(spans.traces) == pytest.approx(2_000 * rate, abs=200)
+    assert NewTraces.of(Spans(ALWAYS_ON).tracer) is None
+    assert NewTraces.of(trace.NoOpTracer()) is None
+
+
+@pytest.mark.parametrize("rate", [0.0, 1.0])
+async def test_attempts_without_a_context(broker: InMemoryBroker, rate: float) -> None:
+    """They are one trace, which the first begins, or all are left out."""
+    spans = Spans(ParentBased(TraceIdRatioBased(rate)))
+    append(broker, None)
+    seen = set[int]()
+
+    async def handle(record: Record) -> Outgoing:
+        seen.add(now().trace_id)
+        if record.attempt < 4:
+            raise ValueError("no")
+        return Outgoing("out", b"1")
+
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.01, max_attempts=5), give_up="skip")
+    await run(broker, of(spans), handle, failures=failures)
+    assert len(seen) == 1
+    (sent,) = broker.records("out")
+    assert int((dict(sent.headers)["traceparent"] or b"").split(b"-")[1], 16) in seen
+    if not rate:
+        assert not spans.ended
+    else:
+        assert (
+            spans.tree()
+            == """\
+process t [CONSUMER], attempt 1, retried, ValueError
+  process t [CONSUMER], attempt 2, retried, ValueError
+  process t [CONSUMER], attempt 3, retried, ValueError
+  process t [CONSUMER], attempt 4, succeeded
+    send out [PRODUCER]"""
+        )
