@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from aioparallel.delivery import letters
 from aioparallel.observe.metrics import INSTRUMENTS
 from docs.instruments import ALERTS
-from aioparallel.delivery import letters
 
 from .blocks import ROOT, pages
 from .names import files, members, module_file, targets, words, words_of
