@@ -71,9 +71,9 @@ class SqlStore(Extension):
     connection)``. Each consumer needs its own store. ``aioparallel store init`` or :meth:`create_tables` creates the
     tables.
 
-    ``engine``: an AsyncEngine for PostgreSQL (asyncpg) or SQLite (aiosqlite). Its pool must have one connection more
-    than ``max_concurrency``. ``prefix``: the prefix of the table names. ``schema``: the database schema of the tables;
-    None: the default of the connections.
+    ``engine``: an AsyncEngine for PostgreSQL (asyncpg) or SQLite (aiosqlite). For PostgreSQL its pool must have one
+    connection more than ``max_concurrency``. ``prefix``: the prefix of the table names. ``schema``: the database schema
+    of the tables; None: the default of the connections.
     """
 
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
