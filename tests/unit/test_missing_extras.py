@@ -18,6 +18,7 @@ import pytest
         ("aioparallel.http", "aiohttp", "http"),
         ("aioparallel.observe.metrics.prometheus", "prometheus_client", "prometheus"),
         ("aioparallel.observe.metrics.opentelemetry", "opentelemetry", "otel"),
+        ("aioparallel.observe.traces.opentelemetry", "opentelemetry", "otel"),
     ],
 )
 def test_an_import_without_its_extra_names_it(module: str, lacks: str, extra: str) -> None:

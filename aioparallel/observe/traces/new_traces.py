@@ -59,8 +59,9 @@ class NewTraces:
         """Return None for other samplers, and other tracers than the SDK's."""
         sampler: Any = getattr(tracer, "sampler", None)
         modules = type(tracer).__module__, type(sampler).__module__
-        if modules != (_SDK, f"{_SDK}.sampling") or not hasattr(tracer, "id_generator"):
-            return None
+        ids = getattr(tracer, "id_generator", None)
+        if modules != (_SDK, f"{_SDK}.sampling") or not hasattr(ids, "is_trace_id_random"):
+            return None  # older versions of the SDK have no such method
         found = _RATIO.fullmatch(sampler.get_description())
         return None if found is None else cls(tracer, float(found["rate"]))
 

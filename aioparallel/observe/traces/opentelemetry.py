@@ -26,7 +26,9 @@ try:
         set_span_in_context,
     )
 except ImportError as error:
-    raise ImportError("traces need opentelemetry-api: pip install 'aioparallel[otel]'", name="opentelemetry") from error
+    raise ModuleNotFoundError(
+        "traces need opentelemetry-api: pip install 'aioparallel[otel]'", name="opentelemetry"
+    ) from error
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState
 from aioparallel.config.handling import check_choice
