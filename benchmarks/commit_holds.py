@@ -1,7 +1,7 @@
 """How long a commit of many maps blocks the event loop, with a real client; used by the benchmark and by tests.
 
-It needs plain asyncio, as callbacks of uvloop cannot be timed. Sessions get maps of a given size without the millions
-of records that would make them.
+It needs plain asyncio, as callbacks of uvloop cannot be timed. Assignments get maps of a given size without the
+millions of records that would make them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Final, NamedTuple
 from aioparallel.clients import AiokafkaClient
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.offset_stores import BrokerOffsets
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger, decode_offset_map
 from aioparallel.records.errors import InstanceFenced
 from aioparallel.records.record import TopicPartition
@@ -102,37 +102,37 @@ async def commit_holds(
     """Commit maps of these ledgers for all partitions ``rounds`` times, all dirty each time, and read them back."""
     holds = Holds()
     async with joined(bootstrap_servers, topic) as (client, generation):
-        sessions = map_sessions(topic, partitions, generation, ledgers)
-        committer = Committer(BrokerOffsets(client), Options(), Scheduler(), lambda: sessions, lambda: None)
+        assignments = map_assignments(topic, partitions, generation, ledgers)
+        committer = Committer(BrokerOffsets(client), Options(), Scheduler(), lambda: assignments, lambda: None)
         for _ in range(rounds):
-            for session in sessions:
-                session.acknowledged_version = None
-            await _commit(committer, sessions, holds)
-        found = await client.committed([session.partition for session in sessions], _TIMEOUT)
+            for assignment in assignments:
+                assignment.acknowledged_version = None
+            await _commit(committer, assignments, holds)
+        found = await client.committed([assignment.partition for assignment in assignments], _TIMEOUT)
     holds.requests = committer.commits
     if committer.failed_commits or committer.cut_maps:
         holds.problems.append(f"{committer.failed_commits} failed commits, {committer.cut_maps} maps cut")
     sizes = [len(one.metadata) for one in found.values()]
     holds.shortest_map, holds.longest_map = min(sizes, default=0), max(sizes, default=0)
-    for session in sessions[: len(ledgers)]:
-        offset, text, *_ = found[session.partition]
-        if decode_offset_map(offset, text) != session.ledger.snapshot():
-            holds.problems.append(f"{session.partition}: the map read back is not what the ledger says")
+    for assignment in assignments[: len(ledgers)]:
+        offset, text, *_ = found[assignment.partition]
+        if decode_offset_map(offset, text) != assignment.ledger.snapshot():
+            holds.problems.append(f"{assignment.partition}: the map read back is not what the ledger says")
     # Only offset and metadata: the mock cluster reports leader epochs of its own.
     wrong = [
-        session.partition
-        for session in sessions
-        if (found.get(session.partition) or ())[:2] != (session.acknowledged or ())[:2]
+        assignment.partition
+        for assignment in assignments
+        if (found.get(assignment.partition) or ())[:2] != (assignment.acknowledged or ())[:2]
     ]
     if wrong:
         holds.problems.append(f"{len(wrong)} partitions have not the map that was acknowledged, {wrong[0]} first")
     return holds
 
 
-async def _commit(committer: Committer, sessions: list[Session], holds: Holds) -> None:
+async def _commit(committer: Committer, assignments: list[Assignment], holds: Holds) -> None:
     watch, began = LoopHolds(noted=0.0), time.perf_counter()
     with watch.watching():
-        faults = await committer.commit(sessions)
+        faults = await committer.commit(assignments)
     holds.seconds.append(time.perf_counter() - began)
     gc.collect()
     holds.longest.append(watch.longest()[0])
@@ -140,16 +140,16 @@ async def _commit(committer: Committer, sessions: list[Session], holds: Holds) -
         holds.problems.append("a commit was not acknowledged")
 
 
-def map_sessions(topic: str, partitions: int, generation: Generation, ledgers: Sequence[Ledger]) -> list[Session]:
-    """An open, dirty session for each partition; the ledgers are used in turn."""
-    sessions = []
+def map_assignments(topic: str, partitions: int, generation: Generation, ledgers: Sequence[Ledger]) -> list[Assignment]:
+    """An open, dirty assignment for each partition; the ledgers are used in turn."""
+    assignments = []
     for partition in range(partitions):
-        session = Session(TopicPartition(topic, partition), 1, generation)
-        session.opened = True
-        # Commits only read ledgers, so sessions can share them, which saves most of a gigabyte.
-        session.ledger = ledgers[partition % len(ledgers)]
-        sessions.append(session)
-    return sessions
+        assignment = Assignment(TopicPartition(topic, partition), 1, generation)
+        assignment.opened = True
+        # Commits only read ledgers, so assignments can share them, which saves most of a gigabyte.
+        assignment.ledger = ledgers[partition % len(ledgers)]
+        assignments.append(assignment)
+    return assignments
 
 
 def full_ledgers() -> list[Ledger]:

@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from aioparallel.engine.run.processor import Processor
     from aioparallel.engine.sinks import DeadLetterSink, OutputSink
     from aioparallel.group.admission import Admission
+    from aioparallel.group.assignment import Assignment
     from aioparallel.group.client import Client, CommitFault, Committed
     from aioparallel.group.committing import CommitStrategy, GroupContext
     from aioparallel.group.priorities import Priorities
-    from aioparallel.group.sessions import Session
     from aioparallel.handlers.stack import Handlers
     from aioparallel.http.requests import SendRequest
     from aioparallel.observe.health import Health, Problem
@@ -174,7 +174,7 @@ class Extension:
 
     # -- partitions -------------------------------------------------------------------------------------
 
-    def assigned(self, session: Session) -> PartitionState | None:
+    def assigned(self, assignment: Assignment) -> PartitionState | None:
         """A partition was assigned. Return its state, or None. Another call for the same partition means that its
         topic was created anew, or that the consumer has lost the partition and got it back."""
         return None

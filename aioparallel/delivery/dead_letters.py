@@ -176,8 +176,8 @@ class DeadLetters:
             return
         if isinstance(letter, SentLetter) and letter.whole is not None:
             letter = letter.whole  # the topic may accept larger records by then
-        # If the session is dropped meanwhile, the next try still writes, and notes the drop after that. The next owner
-        # of the partition may write the same dead letter again.
+        # If the assignment is dropped meanwhile, the next try still writes, and notes the drop after that. The next
+        # owner of the partition may write the same dead letter again.
         self._timers[record] = asyncio.get_running_loop().call_later(
             _pause(tries), self._send, record, letter, done, tries + 1
         )

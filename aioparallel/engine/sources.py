@@ -1,5 +1,5 @@
 """A source: where records come from, their lanes, and callbacks for their ends. A consumer has a source for each
-session of a partition; an iterable has one source for all its items."""
+assignment of a partition; an iterable has one source for all its items."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Source:
     ``name``: two sources with the same name share their lanes, so only one record of such a lane may run. For Kafka it
     is the partition.
 
-    The owner of the source sets its callbacks; a session sets those of its ledger:
+    The owner of the source sets its callbacks; an assignment sets those of its ledger:
 
     * ``complete(offset)``: a record is complete.
     * ``complete_all(offsets)``: several records became complete in one step.

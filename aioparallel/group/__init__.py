@@ -5,15 +5,15 @@ Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; t
 ::
 
     client.py           the interface that a Kafka client must implement
-    sessions.py         a session: a source with a ledger, a generation and its acknowledged position
-    assigned_partitions.py  the current session of each assigned partition
-    assignment.py       sessions from assigned to given away
-    opening.py          sessions from assigned to open: reads positions, finds starts
+    assignment.py       an assignment: a source with a ledger, a generation and its acknowledged position
+    assigned_partitions.py  the current assignment of each assigned partition
+    rebalancer.py       assignments from assigned to given away
+    opening.py          assignments from assigned to open: reads positions, finds starts
     resets.py           moves positions that are outside the log
     truncations.py      what still holds after a log has lost records
     leader_epochs.py    which leader wrote the records that were read              pure
     starts.py           where a partition without a committed position starts
-    turns.py            the order in which first positions are committed, and sessions that wait for their turn
+    turns.py            the order in which first positions are committed, and assignments that wait for their turn
     stalls.py           partitions that make no progress                           pure
     unreadable.py       partitions whose data cannot be read
     ends.py             until="end" with a log that has lost its tail

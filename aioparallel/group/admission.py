@@ -6,30 +6,30 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from aioparallel.engine.run.processor import Processor
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.records.record import Record
 
 __all__ = ["Admission", "AtOnce"]
 
 
 class Admission(Protocol):
-    """Takes the registered records of sessions, and lets the engine run them.
+    """Takes the registered records of assignments, and lets the engine run them.
 
-    It decides when an offset of the session's ledger is complete: when the handler has ended, or earlier if the record
-    is stored elsewhere.
+    It decides when an offset of the assignment's ledger is complete: when the handler has ended, or earlier if the
+    record is stored elsewhere.
     """
 
-    def admit(self, session: Session, records: Sequence[Record]) -> int:
+    def admit(self, assignment: Assignment, records: Sequence[Record]) -> int:
         """Take records, ascending by offset. Returns how many bytes they add to the buffer."""
 
     def waiting(self) -> tuple[int, int]:
-        """Return the records and bytes that count towards ``max_buffered`` but are in no session's buffer."""
+        """Return the records and bytes that count towards ``max_buffered`` but are in no assignment's buffer."""
 
-    async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """Start nothing more of these sessions, and return when their ledgers are final. Running handlers are cancelled
-        after ``seconds`` and get ``cancel_grace`` seconds to end."""
+    async def settle(self, assignments: Collection[Assignment], seconds: float, cancel_grace: float) -> None:
+        """Start nothing more of these assignments, and return when their ledgers are final. Running handlers are
+        cancelled after ``seconds`` and get ``cancel_grace`` seconds to end."""
 
-    async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
+    async def drain(self, assignments: Collection[Assignment], seconds: float, cancel_grace: float) -> None:
         """Do the same as :meth:`settle` when the run ends."""
 
     @property
@@ -43,19 +43,19 @@ class AtOnce:
     def __init__(self, processor: Processor) -> None:
         self._processor = processor
 
-    def admit(self, session: Session, records: Sequence[Record]) -> int:
+    def admit(self, assignment: Assignment, records: Sequence[Record]) -> int:
         """Give the records to the engine. Returns how many bytes they add to the buffer."""
-        before = session.buffered_bytes
-        self._processor.admit(session, records)
-        return session.buffered_bytes - before
+        before = assignment.buffered_bytes
+        self._processor.admit(assignment, records)
+        return assignment.buffered_bytes - before
 
     def waiting(self) -> tuple[int, int]:
-        """Return zeros: nothing waits outside of the sessions."""
+        """Return zeros: nothing waits outside of the assignments."""
         return 0, 0
 
-    async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """Drain these sessions."""
-        await self._processor.drain(list(sessions), seconds, cancel_grace)
+    async def settle(self, assignments: Collection[Assignment], seconds: float, cancel_grace: float) -> None:
+        """Drain these assignments."""
+        await self._processor.drain(list(assignments), seconds, cancel_grace)
 
     drain = settle
 

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
 from aioparallel.event_loop.steady_clock import steady_time
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import Client
-from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records.record import Record
 
 __all__ = ["Arrival", "ArrivalWatch", "Arrivals", "arrival_of"]
@@ -34,7 +34,7 @@ class Arrival(NamedTuple):
 
 
 class Arrivals:
-    """The arrivals of one session. Plain: times are passed in."""
+    """The arrivals of one assignment. Plain: times are passed in."""
 
     __slots__ = ("_arrivals", "_began", "_first", "all_read_at")
 
@@ -59,7 +59,7 @@ class Arrivals:
         del self._first[:done], self._arrivals[:done]
 
     def of(self, offset: int) -> Arrival | None:
-        """Return the arrival of the record at this offset; None: this session has not read it."""
+        """Return the arrival of the record at this offset; None: this assignment has not read it."""
         found = bisect_right(self._first, offset) - 1
         return self._arrivals[found] if found >= 0 else None
 
@@ -69,41 +69,41 @@ class Arrivals:
 
 @dataclass(eq=False, repr=False)
 class ArrivalWatch:
-    """Notes arrivals in the partitions of ``topics``. ``sessions()``: the current sessions."""
+    """Notes arrivals in the partitions of ``topics``. ``assignments()``: the current assignments."""
 
     _client: Client
     _topics: Collection[str]
-    _sessions: Callable[[], Iterable[Session]]
+    _assignments: Callable[[], Iterable[Assignment]]
 
     async def run(self) -> None:
         """Check the ends of logs until cancelled."""
         while True:
-            for session in self._sessions():
-                if session.partition.topic in self._topics and session.state is SessionState.OPEN:
-                    self._note_end(session)
+            for assignment in self._assignments():
+                if assignment.partition.topic in self._topics and assignment.state is AssignmentState.OPEN:
+                    self._note_end(assignment)
             await asyncio.sleep(_INTERVAL)
 
-    def _note_end(self, session: Session) -> None:
-        client, partition = self._client, session.partition
+    def _note_end(self, assignment: Assignment) -> None:
+        client, partition = self._client, assignment.partition
         end, seconds = client.end_offset_seen(partition), client.since_end_seen(partition)
-        if end is not None and seconds is not None and session.ledger.position >= end:
-            arrivals = self._of(session)
+        if end is not None and seconds is not None and assignment.ledger.position >= end:
+            arrivals = self._of(assignment)
             arrivals.all_read_at = max(arrivals.all_read_at, steady_time() - seconds)
 
-    def read(self, session: Session) -> None:
-        """Note that more was read from the session's position on, before it is registered."""
-        if session.partition.topic in self._topics:
-            self._of(session).read(session.ledger.position, steady_time(), session.ledger.next_commit)
+    def read(self, assignment: Assignment) -> None:
+        """Note that more was read from the assignment's position on, before it is registered."""
+        if assignment.partition.topic in self._topics:
+            self._of(assignment).read(assignment.ledger.position, steady_time(), assignment.ledger.next_commit)
 
-    def _of(self, session: Session) -> Arrivals:
-        if session.arrivals is None:
-            session.arrivals = Arrivals()
-        return session.arrivals
+    def _of(self, assignment: Assignment) -> Arrivals:
+        if assignment.arrivals is None:
+            assignment.arrivals = Arrivals()
+        return assignment.arrivals
 
 
 def arrival_of(record: Record[Any, Any]) -> Arrival:
     """Return the arrival of a record that will be handled."""
     source = getattr(record, "_source", None)
-    arrivals = source.arrivals if isinstance(source, Session) else None
+    arrivals = source.arrivals if isinstance(source, Assignment) else None
     found = None if arrivals is None else arrivals.of(record.offset)
     return found or Arrival(steady_time(), -math.inf)

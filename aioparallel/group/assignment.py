@@ -1,215 +1,203 @@
-"""Sessions from assigned to given away.
-
-When a partition is assigned, the listener's ``assigned`` only creates the session, because the member may send no
-heartbeats meanwhile. The opener then takes the partition over, reads offset and map, finds the start, and lets the
-client fetch.
-
-When a partition goes, ``revoked`` starts nothing more, drains, commits and drops the session. ``lost`` cancels handlers
-and drops the session.
-"""
+"""An assignment: the time for which this process has a partition, from assigned to revoked or lost, with its ledger."""
 
 from __future__ import annotations
 
-import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import enum
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
-from aioparallel.config.options import Options
-from aioparallel.engine.run.processor import Processor
-from aioparallel.group.admission import Admission
-from aioparallel.group.assigned_partitions import AssignedPartitions
-from aioparallel.group.client import Client, CommitFault, Fetched, Generation
-from aioparallel.group.committing import CommitStrategy
-from aioparallel.group.opening import Opener
-from aioparallel.group.resets import Resets, differs
-from aioparallel.group.sessions import Session, SessionState
-from aioparallel.group.starts import Starts
-from aioparallel.group.truncations import Truncations
-from aioparallel.group.turns import Spawn
-from aioparallel.group.unreadable import UnreadablePartitions
-from aioparallel.records.errors import OffsetOutOfRange
-from aioparallel.records.record import TopicPartition
+from aioparallel.config.extension import PartitionState, overrides
+from aioparallel.engine.sources import Source
+from aioparallel.group.client import CommitFault, Committed, Generation
+from aioparallel.group.leader_epochs import LeaderEpochs
+from aioparallel.offsets import Ledger
+from aioparallel.records.errors import FetchFailed
+from aioparallel.records.record import Record, TopicPartition
 
-__all__ = ["Assignment"]
+if TYPE_CHECKING:
+    from aioparallel.group.arrivals import Arrivals
 
-logger = logging.getLogger(__name__)
+__all__ = ["COMMITTABLE", "Assignment", "AssignmentState"]
 
-# Seconds that handlers get to end after they were cancelled at the drain deadline.
-CANCEL_GRACE = 0.5
+T = TypeVar("T")
 
 
-class Assignment:
-    """Takes partitions and gives them away. It keeps its sessions in ``assigned``.
+class AssignmentState(enum.Enum):
+    """The state of an assignment."""
 
-    ``on_change()`` is called when fetches must be planned again. ``spawn(work, name)`` runs openers and resets in tasks
-    that end with the run. ``is_whole()``: whether all groups of the client have sent an assignment.
+    OPENING = "opening"
+    """Assigned; its committed offset and map are being read."""
+    OPEN = "open"
+    """Records are fetched and run."""
+    DRAINING = "draining"
+    """Nothing new is started. Records in flight end, then there is a last commit."""
+    DROPPED = "dropped"
+    """It has ended. Outcomes that still arrive change nothing."""
+
+
+COMMITTABLE = (AssignmentState.OPEN, AssignmentState.DRAINING)
+"""States in which an assignment may be committed."""
+
+
+class Assignment(Source):
+    """One assignment of a partition. The scheduler takes records from it (see ``Source``), and completed offsets go
+    into its ledger.
+
+    Who writes what, all on one event loop:
+
+    * the rebalancer, opener, resets and unreadable partitions: ``opened``, ``resetting``, ``unreadable``, ``waits``,
+      generation, ledger, target
+    * the scheduler: the attributes of a source
+    * the committer: ``acknowledged`` and those after it
     """
 
     def __init__(
         self,
-        client: Client,
-        group_id: str,
-        options: Options,
-        processor: Processor,
-        admission: Admission,
-        assigned: AssignedPartitions,
-        commits: CommitStrategy,
-        *,
-        on_change: Callable[[], None],
-        spawn: Spawn,
-        is_whole: Callable[[], bool],
+        partition: TopicPartition,
+        epoch: int = 0,
+        generation: Generation | None = None,
+        base: int = 0,
     ) -> None:
-        self._options = options
-        self._processor = processor
-        self._admission = admission
-        self._assigned = assigned
-        self._committer = commits.committer
-        self._on_change = on_change
-        self._spawn = spawn
-        starts = Starts(client, commits.positions, options)
-        self.truncations = Truncations(commits.refuses_resets, options.auto_offset_reset == "error")
-        self.opener = Opener(
-            client,
-            group_id,
-            commits.positions,
-            starts,
-            self.truncations,
-            longest_wait=options.session_timeout + options.rebalance_timeout,
-            spawn=spawn,
-            on_fresh=commits.committer.soon,
-            on_change=on_change,
-            read_before=assigned.read_before,
-            refuses_unreadable_maps=commits.refuses_unreadable_maps,
-        )
-        self.resets = Resets(client, starts, assigned, processor, self.opener, self.truncations, on_change)
-        self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)
-        """Partitions whose data cannot be read."""
-        self.sessions: Mapping[TopicPartition, Session] = assigned.sessions
-        self._has_assignment = False  # between a join and the next revoked or lost
-        self._is_whole = is_whole
+        super().__init__(partition)
+        self.partition = partition
+        self.partition_states: Sequence[PartitionState] = ()
+        self.epoch = epoch
+        self.generation = generation or Generation(-1, "")
+        self.ledger = Ledger(base)
+        # The leader epochs and the topic id of the records that were read. Others mean that the log is another one.
+        self.leader_epochs = LeaderEpochs()
+        self.topic_id = b""
+        # Set if the log has lost records: the text of the health problem, and an offset. Cleared when an offset above
+        # that one is committed.
+        self.truncated: tuple[str, int] | None = None
+        # When its records arrived, if an extension needs that.
+        self.arrivals: Arrivals | None = None
+        self.opened = False
+        # A reset looks for a position inside the log; nothing is fetched meanwhile.
+        self.resetting = False
+        # Why the data at its position cannot be read, and whether fetching is held until the next try.
+        self.unreadable: FetchFailed | None = None
+        self.waits = False
+        # Offsets from here on are not admitted. With until="end" it is the end offset when the run began.
+        self.target = sys.maxsize
 
-    # -- the listener -----------------------------------------------------------------------------------
+        # Written by the committer:
+        self.acknowledged: Committed | None = None
+        self.acknowledged_version: tuple[int, int] | None = None
+        self.fault: CommitFault | None = None  # why the last commit failed
+        self.fenced = False
+        self.abandoned = False  # fenced for good: its last commit is in doubt, so it commits in no later generation
+        self.cut: int | None = None  # the highest offset in the last map, if the map was cut
+        self.wrote_dense = False
+        # The highest offset that a committed map covers. If outputs are committed with the map, records that it marks
+        # as complete must not run again.
+        self.promised = base - 1
 
-    def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        """Begin new sessions, which the opener opens. Kept sessions move to the new generation."""
-        self._assigned.move_to(generation)
-        abandoned = [session for session in self.sessions.values() if session.abandoned]
-        new = [self._assigned.begin(partition, generation) for partition in sorted(partitions)]
-        new += [self._assigned.replace(session) for session in abandoned if session.current]
-        self._processor.cancel(abandoned)
-        self._has_assignment = True
-        if new:
-            self._spawn(self.opener.open(new), "opener")
-        self._on_change()
-
-    async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Drain, commit and drop the sessions of these partitions, within ``drain_timeout`` and ``commit_timeout``."""
-        self._has_assignment = False
-        sessions = self._assigned.of(partitions)
-        try:
-            await self.settle(sessions, self._options.drain_timeout)
-        except BaseException:
-            # The partitions go in any case. A session that stays would move to the next generation, and then overwrite
-            # the commits of the new owner.
-            self._let_go(sessions)
-            raise
-        self._on_change()
-
-    def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Cancel the handlers and drop the sessions of these partitions without a commit: they are gone already."""
-        self._has_assignment = False
-        sessions = self._assigned.of(partitions)
-        if sessions:
-            logger.warning(
-                "lost %d partitions without a last commit: some of their records may run again at the next owner",
-                len(sessions),
-                extra={"action": "partitions_lost"},
-            )
-        self._let_go(sessions)
-        self._on_change()
-
-    def _let_go(self, sessions: Collection[Session]) -> None:
-        for session in sessions:
-            self._assigned.end(session)
-        self._processor.cancel(list(sessions))
-
-    # -- giving away ------------------------------------------------------------------------------------
-
-    async def settle(
-        self,
-        sessions: Collection[Session],
-        drain_timeout: float,
-        finish: Callable[[], Awaitable[object]] | None = None,
-    ) -> Mapping[TopicPartition, CommitFault]:
-        """Drain for at most ``drain_timeout`` seconds, commit, drop. Returns the partitions whose commit was not
-        acknowledged, and why.
-
-        ``finish()`` is called when everything is committed. If it leaves something new to commit, there is one more
-        commit.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + drain_timeout + CANCEL_GRACE + self._options.commit_timeout
-        for session in sessions:
-            if session.state is SessionState.OPENING:
-                self._assigned.end(session)  # nothing was read yet, so there is nothing to commit
-        settling = [session for session in sessions if session.current]
-        await self._admission.settle(settling, drain_timeout, CANCEL_GRACE)
-        owing = await self._committer.commit_until(settling, deadline)
-        if finish is not None and not owing:
-            await finish()
-            if news := [session for session in settling if session.current and session.has_news]:
-                deadline = loop.time() + self._options.commit_timeout
-                await self._committer.commit_until(news, deadline)
-        if owing:
-            logger.warning(
-                "gave away %d of %d partitions without an acknowledged commit: "
-                "records completed since the last one will run again",
-                len(owing),
-                len(settling),
-                extra={"action": "settle_uncommitted"},
-            )
-        for session in settling:
-            self._assigned.end(session)
-        return owing
-
-    def close(self) -> None:
-        """Drop the sessions whose last commit has raised. The others were settled before."""
-        self._let_go([*self.sessions.values()])
-        self.unreadable.close()
-
-    # -- out of range -----------------------------------------------------------------------------------
-
-    def reset(self, error: OffsetOutOfRange) -> None:
-        """Move a session whose position is outside the log. With ``auto_offset_reset="error"`` the error is raised."""
-        session = self._assigned.sessions.get(error.partition)
-        if session is None or session.state is not SessionState.OPEN or session.resetting:
-            return
-        if self._options.auto_offset_reset == "error":
-            raise error
-        session.resetting = True
-        self._spawn(self.resets.reset(session), "reset")
-
-    def is_same_log(self, session: Session, fetched: Fetched) -> bool:
-        """Return whether fetched data continues the log that this session has read. If that is unsure, a check is
-        started, and nothing is fetched until it ends."""
-        if differs(session, fetched):
-            session.resetting = True
-            self._spawn(self.resets.check(session, fetched), "log-check")
-            return False
-        session.topic_id = session.topic_id or fetched.topic_id
-        for offset, epoch in fetched.leader_epochs:
-            session.leader_epochs.note(offset, epoch)
-        return True
-
-    # -- state ------------------------------------------------------------------------------------------
+    def register(self, records: Sequence[Record], next_offset: int) -> Sequence[Record]:
+        """Register fetched ``records``, ascending by offset, and the position after them. Returns the records that must
+        run. Those that the restored offset map marks as complete are left out, and so are those that an extension
+        leaves out."""
+        wanted = self.ledger.register([record.offset for record in records], next_offset)
+        if len(wanted) != len(records):
+            chosen = set(wanted)
+            records = [record for record in records if record.offset in chosen]
+        for number, state in enumerate(self.partition_states):
+            selected = state.select(records)
+            if len(selected) != len(records):
+                chosen = {record.offset for record in selected}
+                left_out = [record.offset for record in records if record.offset not in chosen]
+                selecting = [before.completed_all for before in self.partition_states[:number]]
+                _chain(self.ledger.complete_all, selecting, self._state_failed)(left_out)
+            records = selected
+        return records
 
     @property
-    def has_assignment(self) -> bool:
-        """Whether every group of this member has sent an assignment, and no partition was revoked or lost since."""
-        return self._has_assignment and self._is_whole()
+    def ledger(self) -> Ledger:
+        """Which offsets are complete. Replaced when the committed offset and map are known."""
+        return self._ledger
 
-    def settled_down(self) -> bool:
-        """Whether there is an assignment, and all its sessions are open."""
-        return self.has_assignment and all(
-            session.state is SessionState.OPEN and not session.resetting for session in self.sessions.values()
-        )
+    @ledger.setter
+    def ledger(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self.start = ledger.position
+        """The position at which reading begins."""
+        self._connect()
+
+    def extend(self, states: Sequence[PartitionState], fail: Callable[[BaseException], None]) -> None:
+        """Set the extensions' states, before anything is registered. If a method of one of the states raises,
+        ``fail(error)`` is called, which ends the run."""
+        self.partition_states = states
+        self._fail = fail
+        self._connect()
+
+    def _state_failed(self, error: BaseException) -> None:
+        """End the run and commit nothing more of the partition: the state has missed a completed offset."""
+        self.fenced = self.abandoned = True
+        self._fail(error)
+
+    def _connect(self) -> None:
+        ledger, states, failed = self._ledger, self.partition_states, self._state_failed
+        self.complete, self.complete_all = ledger.complete, ledger.complete_all
+        listening = [one for one in states if _overrides(one, "completed") or _overrides(one, "completed_all")]
+        if listening:
+            self.complete = _chain(ledger.complete, [state.completed for state in listening], failed)
+            self.complete_all = _chain(ledger.complete_all, [state.completed_all for state in listening], failed)
+        if giving_up := [state.gave_up for state in states if _overrides(state, "gave_up")]:
+            self.gave_up = _chain(_ignore, giving_up, failed)
+
+    @property
+    def state(self) -> AssignmentState:
+        """Derived from the flags ``opened``, ``stopped`` and ``dropped``."""
+        if self.dropped:
+            return AssignmentState.DROPPED
+        if self.stopped:
+            return AssignmentState.DRAINING
+        return AssignmentState.OPEN if self.opened else AssignmentState.OPENING
+
+    def may_commit(self) -> bool:
+        """Whether the group would accept a commit of this assignment."""
+        return not self.fenced and self.state in COMMITTABLE
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the current ledger, or data of an extension, is not acknowledged yet."""
+        return self.acknowledged_version != self.ledger.version or self.has_news
+
+    @property
+    def has_news(self) -> bool:
+        """Whether an extension has something to commit, even if the position is acknowledged."""
+        return any(state.has_news for state in self.partition_states)
+
+    def owes(self, version: tuple[int, int]) -> bool:
+        """Whether this version of the ledger, or data of an extension, is not acknowledged yet."""
+        return self.acknowledged_version is None or self.acknowledged_version < version or self.has_news
+
+    def __repr__(self) -> str:
+        return f"<Assignment {self.partition} epoch {self.epoch} {self.state.value}>"
+
+
+def _ignore(offset: int) -> None:
+    pass
+
+
+def _chain(
+    first: Callable[[T], None], others: Sequence[Callable[[T], None]], failed: Callable[[BaseException], None]
+) -> Callable[[T], None]:
+    """Return a function that calls all of these. ``first``: the ledger, which raises for offsets that were never
+    registered. ``failed(error)`` is called with the errors of the others, of any kind: raised from here, they would end
+    the engine's step in the middle."""
+
+    def call(argument: T) -> None:
+        first(argument)
+        for other in others:
+            try:
+                other(argument)
+            except BaseException as error:
+                failed(error)
+
+    return call
+
+
+def _overrides(state: PartitionState, name: str) -> bool:
+    return overrides(state, PartitionState, name)

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 
-# Seconds for one request to the cluster while a session opens or is reset, and seconds between two tries.
+# Seconds for one request to the cluster while an assignment opens or is reset, and seconds between two tries.
 REQUEST_TIMEOUT: Final = 10.0
 REQUEST_PAUSE: Final = 0.5
 

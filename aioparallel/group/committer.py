@@ -1,8 +1,8 @@
-"""The committer: one coroutine that commits the ledgers of the sessions. Nothing else commits.
+"""The committer: one coroutine that commits the ledgers of the assignments. Nothing else commits.
 
 Each group has one commit in flight at any time, guarded by a lock; a settle waits for that lock. Each group has its own
-coordinator, so a coordinator that does not answer delays no other group. A session is clean only when the broker has
-acknowledged exactly what was sampled, in the session's own generation (I7).
+coordinator, so a coordinator that does not answer delays no other group. An assignment is clean only when the broker
+has acknowledged exactly what was sampled, in the assignment's own generation (I7).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.event_loop.waiting import OutOfTime, within
+from aioparallel.group.assignment import COMMITTABLE, Assignment
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import CommitStrategy, GroupContext, PositionCommitter, owed
 from aioparallel.group.extensions import ExtendedOffsets
 from aioparallel.group.offset_commits import MetadataLimit, Sample, ledger_snapshot, requests, sample
 from aioparallel.group.offset_stores import BrokerOffsets, OffsetStore
 from aioparallel.group.sampling import Sampler
-from aioparallel.group.sessions import COMMITTABLE, Session
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["Committer", "in_group", "through"]
@@ -38,19 +38,19 @@ _REFUSALS = 2
 
 
 class Committer(PositionCommitter):
-    """Commits dirty sessions every ``commit_interval`` seconds, or after ``commit_after`` completions."""
+    """Commits dirty assignments every ``commit_interval`` seconds, or after ``commit_after`` completions."""
 
     def __init__(
         self,
         store: OffsetStore,
         options: Options,
         scheduler: Scheduler,
-        sessions: Callable[[], Collection[Session]],
+        assignments: Callable[[], Collection[Assignment]],
         on_unblocked: Callable[[], None],
     ) -> None:
         self._store = store
         self._options = options
-        self._sessions = sessions
+        self._assignments = assignments
         self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)  # by group
         self._early = asyncio.Event()
         blocks = options.when_map_is_full == "block"
@@ -79,14 +79,14 @@ class Committer(PositionCommitter):
                 await asyncio.wait(waiting)
 
     async def _round(self, waiting: set[asyncio.Task[object]]) -> None:
-        """Commit all sessions. ``waiting``: commits of single groups that have no answer yet; this changes it."""
-        groups = _by_group(self._sessions())
+        """Commit all assignments. ``waiting``: commits of single groups that have no answer yet; this changes it."""
+        groups = _by_group(self._assignments())
         if len(groups) <= 1 and not waiting:
-            await self.commit(self._sessions())
+            await self.commit(self._assignments())
             return
-        for group, sessions in groups.items():
+        for group, assignments in groups.items():
             if not self._locks[group].locked():
-                waiting.add(asyncio.create_task(self._commit(group, sessions), name=f"aioparallel-commit-{group}"))
+                waiting.add(asyncio.create_task(self._commit(group, assignments), name=f"aioparallel-commit-{group}"))
         if not waiting:
             return  # each group is committing in a settle now
         done, _ = await asyncio.wait(waiting, timeout=self._options.commit_interval)
@@ -99,19 +99,20 @@ class Committer(PositionCommitter):
         """How many maps did not fit and were cut."""
         return self._sampler.cut_maps
 
-    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+    async def finish(self, assignments: Collection[Assignment], timeout: float) -> None:
         """Return at once: records end only when their outputs are acknowledged."""
 
     def soon(self) -> None:
         """Commit now rather than at the end of the interval."""
         self._early.set()
 
-    async def commit(self, sessions: Iterable[Session]) -> Mapping[TopicPartition, CommitFault]:
-        """Commit the dirty ones of these sessions. Returns the partitions whose commit was not acknowledged, and why.
+    async def commit(self, assignments: Iterable[Assignment]) -> Mapping[TopicPartition, CommitFault]:
+        """Commit the dirty ones of these assignments. Returns the partitions whose commit was not acknowledged, and
+        why.
 
-        A session that is gone is not committed: its partition may have another owner.
+        An assignment that is gone is not committed: its partition may have another owner.
         """
-        groups = _by_group(sessions)
+        groups = _by_group(assignments)
         if len(groups) <= 1:
             for group, wanted in groups.items():
                 return await self._commit(group, wanted)
@@ -119,64 +120,70 @@ class Committer(PositionCommitter):
         found = await asyncio.gather(*[self._commit(group, wanted) for group, wanted in groups.items()])
         return {partition: fault for faults in found for partition, fault in faults.items()}
 
-    async def _commit(self, group: str, wanted: Sequence[Session]) -> Mapping[TopicPartition, CommitFault]:
+    async def _commit(self, group: str, wanted: Sequence[Assignment]) -> Mapping[TopicPartition, CommitFault]:
         async with self._locks[group]:
             for _ in range(MetadataLimit.DEFAULT.bit_length() + 1):  # each refusal at least halves the limit
                 faults: dict[TopicPartition, CommitFault] = {}
                 for generation, part in requests(await self._samples(wanted)):
                     if self._sampler.is_long:
                         await asyncio.sleep(0)  # building a full request is another millisecond
-                    # A sampled session may have gone, or moved to another generation, while others were encoded or
+                    # A sampled assignment may have gone, or moved to another generation, while others were encoded or
                     # committed. Then it is RETRIABLE, and the next commit samples it again.
-                    still = [one for one in part if one.session.may_commit() and one.session.generation == generation]
-                    faults |= {one.session.partition: CommitFault.RETRIABLE for one in part if one not in still}
+                    still = [
+                        one for one in part if one.assignment.may_commit() and one.assignment.generation == generation
+                    ]
+                    faults |= {one.assignment.partition: CommitFault.RETRIABLE for one in part if one not in still}
                     if still:
                         faults |= await self._send(still, generation)
                 if CommitFault.METADATA_TOO_LARGE not in faults.values():
                     break
-        fenced = {session.partition: CommitFault.FENCED for session in wanted if session.fenced and session.dirty}
+        fenced = {
+            assignment.partition: CommitFault.FENCED for assignment in wanted if assignment.fenced and assignment.dirty
+        }
         return faults | fenced
 
-    async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
+    async def commit_until(
+        self, assignments: Iterable[Assignment], deadline: float
+    ) -> Mapping[TopicPartition, CommitFault]:
         """Commit the current ledgers, and try again until ``deadline``. Returns whose commits failed, and why."""
-        asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
+        asked = {assignment: assignment.ledger.version for assignment in assignments if assignment.state in COMMITTABLE}
         why: dict[TopicPartition, CommitFault] = {}
         with contextlib.suppress(OutOfTime):  # a TimeoutError of an extension is an error like any other
             await within(asyncio.timeout_at(deadline), self._commit_all(asked, why))
         return owed(asked, why)
 
     async def _commit_all(
-        self, asked: Mapping[Session, tuple[int, int]], why: dict[TopicPartition, CommitFault]
+        self, asked: Mapping[Assignment, tuple[int, int]], why: dict[TopicPartition, CommitFault]
     ) -> None:
         """Commit until all of these versions are acknowledged, or it is no use. ``why``: gets the faults."""
         refusals: Counter[TopicPartition] = Counter()
-        while owing := [session for session, version in asked.items() if _may_try(session, version, refusals)]:
+        while owing := [assignment for assignment, version in asked.items() if _may_try(assignment, version, refusals)]:
             if why:
                 await asyncio.sleep(_RETRY_PAUSE)
             faults = await self.commit(owing)
             why |= faults
             refusals.update(p for p, fault in faults.items() if fault is CommitFault.REFUSED)
 
-    async def _samples(self, sessions: Iterable[Session]) -> list[Sample]:
+    async def _samples(self, assignments: Iterable[Assignment]) -> list[Sample]:
         samples = []
         formats = self._options.offset_map_formats
-        for session in sessions:
-            if not (session.dirty and session.may_commit()):
+        for assignment in assignments:
+            if not (assignment.dirty and assignment.may_commit()):
                 continue
-            what = ledger_snapshot(session)
+            what = ledger_snapshot(assignment)
             one = await self._sampler.write(
                 partial(sample, what, self.limit.characters, formats), is_large=what.is_large
             )
-            if not session.may_commit():
+            if not assignment.may_commit():
                 continue  # it has gone while its map was written
             self._sampler.note(one, what.map)
             samples.append(one)
-            await self._sampler.wrote(session)
+            await self._sampler.wrote(assignment)
         return samples
 
     async def _send(self, samples: list[Sample], generation: Generation) -> dict[TopicPartition, CommitFault]:
         """Send one commit request. Returns its faults."""
-        asked = {one.session.partition: one for one in samples}
+        asked = {one.assignment.partition: one for one in samples}
         results = await self._store.commit(
             {partition: one.committed for partition, one in asked.items()},
             generation,
@@ -192,33 +199,34 @@ class Committer(PositionCommitter):
             return {}
         self.failed_commits += len(bad)
         self._log(
-            [asked[partition] for partition, fault in bad.items() if fault is not asked[partition].session.fault], bad
+            [asked[partition] for partition, fault in bad.items() if fault is not asked[partition].assignment.fault],
+            bad,
         )
         if large := [asked[partition] for partition, fault in bad.items() if fault is CommitFault.METADATA_TOO_LARGE]:
             self._sampler.too_large(large, len(asked))
         return {partition: self._refuse(asked[partition], fault, generation) for partition, fault in bad.items()}
 
     def _refuse(self, one: Sample, fault: CommitFault, generation: Generation) -> CommitFault:
-        session = one.session
-        session.fault = fault
+        assignment = one.assignment
+        assignment.fault = fault
         if fault is CommitFault.FENCED:
-            if session.generation != generation:
+            if assignment.generation != generation:
                 # A cooperative rebalance has moved the kept partition to a newer generation meanwhile.
                 return CommitFault.RETRIABLE
-            session.fenced = True
+            assignment.fenced = True
         return fault
 
     def _log(self, samples: list[Sample], faults: Mapping[TopicPartition, CommitFault]) -> None:
         """Log a line for each kind of fault. ``samples``: those whose fault is not the same as the last time."""
         by_fault: defaultdict[CommitFault, list[Sample]] = defaultdict(list)
         for one in samples:
-            by_fault[faults[one.session.partition]].append(one)
+            by_fault[faults[one.assignment.partition]].append(one)
         by_fault.pop(CommitFault.METADATA_TOO_LARGE, None)  # logged by Sampler.too_large()
         for fault, group in by_fault.items():
             first = group[0]
             logger.warning(
                 "%s: commit of offset %d failed: %s%s%s",
-                first.session.partition,
+                first.assignment.partition,
                 first.committed.offset,
                 fault.value,
                 "; it is tried again" if fault is CommitFault.RETRIABLE else "",
@@ -227,15 +235,15 @@ class Committer(PositionCommitter):
             )
 
 
-def _by_group(sessions: Iterable[Session]) -> dict[str, list[Session]]:
-    groups: defaultdict[str, list[Session]] = defaultdict(list)
-    for session in sessions:
-        groups[session.generation.group].append(session)
+def _by_group(assignments: Iterable[Assignment]) -> dict[str, list[Assignment]]:
+    groups: defaultdict[str, list[Assignment]] = defaultdict(list)
+    for assignment in assignments:
+        groups[assignment.generation.group].append(assignment)
     return groups
 
 
-def _may_try(session: Session, version: tuple[int, int], refusals: Mapping[TopicPartition, int]) -> bool:
-    return session.may_commit() and session.owes(version) and refusals.get(session.partition, 0) < _REFUSALS
+def _may_try(assignment: Assignment, version: tuple[int, int], refusals: Mapping[TopicPartition, int]) -> bool:
+    return assignment.may_commit() and assignment.owes(version) and refusals.get(assignment.partition, 0) < _REFUSALS
 
 
 def in_group(group: GroupContext) -> CommitStrategy:
@@ -247,7 +255,7 @@ def through(store: OffsetStore, group: GroupContext, *, longest_map: int | None 
     """Commit to ``store``. ``longest_map``: characters of an offset map that it accepts; None: as many as Kafka.
     ``also``: further fields of :class:`~aioparallel.group.committing.CommitStrategy`."""
     offsets = ExtendedOffsets(store, group.extensions)
-    committer = Committer(offsets, group.options, group.scheduler, group.sessions, group.on_unblocked)
+    committer = Committer(offsets, group.options, group.scheduler, group.assignments, group.on_unblocked)
     if longest_map is not None:
         committer.limit.characters = longest_map
     return CommitStrategy(offsets, committer, **also)

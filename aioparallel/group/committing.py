@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.extensions import Extensions
 from aioparallel.group.offset_commits import MetadataLimit, WrittenMaps
 from aioparallel.group.offset_stores import Positions
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import TransactionStats
 from aioparallel.records.record import TopicPartition
@@ -25,7 +25,7 @@ __all__ = ["CommitStrategy", "GroupContext", "PositionCommitter", "owed", "reaso
 
 
 class PositionCommitter(Protocol):
-    """Commits the ledgers of sessions. The methods with a default are for committers that write outputs as well."""
+    """Commits the ledgers of assignments. The methods with a default are for committers that write outputs as well."""
 
     limit: MetadataLimit
     """How many characters of metadata the broker accepts."""
@@ -45,12 +45,14 @@ class PositionCommitter(Protocol):
     def soon(self) -> None:
         """Commit now rather than at the end of the interval."""
 
-    async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """Commit the current ledgers of these sessions. Tries again until the loop's time reaches ``deadline``. Refused
-        commits are tried once more, fenced ones are not. Returns the partitions whose commit was not acknowledged, and
-        why."""
+    async def commit_until(
+        self, assignments: Iterable[Assignment], deadline: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        """Commit the current ledgers of these assignments. Tries again until the loop's time reaches ``deadline``.
+        Refused commits are tried once more, fenced ones are not. Returns the partitions whose commit was not
+        acknowledged, and why."""
 
-    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+    async def finish(self, assignments: Collection[Assignment], timeout: float) -> None:
         """Wait until the outputs of all ended records are committed. Gives up after ``timeout`` seconds without
         progress. Called at ``until="end"``, when all records have ended."""
 
@@ -59,7 +61,7 @@ class PositionCommitter(Protocol):
         return ()
 
     def problems(self) -> Sequence[Problem]:
-        """Return health problems, except those that the sessions report."""
+        """Return health problems, except those that the assignments report."""
         return ()
 
     def transactions(self) -> TransactionStats | None:
@@ -74,7 +76,7 @@ class GroupContext(NamedTuple):
     group_id: str
     options: Options
     scheduler: Scheduler
-    sessions: Callable[[], Collection[Session]]
+    assignments: Callable[[], Collection[Assignment]]
     on_unblocked: Callable[[], None]
     """Called when more records may start, because maps fit again."""
     extensions: Extensions
@@ -97,15 +99,15 @@ class CommitStrategy(NamedTuple):
 
 
 def owed(
-    asked: Mapping[Session, tuple[int, int]], why: Mapping[TopicPartition, CommitFault]
+    asked: Mapping[Assignment, tuple[int, int]], why: Mapping[TopicPartition, CommitFault]
 ) -> dict[TopicPartition, CommitFault]:
     """Return the partitions whose ledger is not committed at the version in ``asked``, and why."""
-    # A session that went meanwhile without this commit may have another owner now.
-    gone = {session.partition: CommitFault.FENCED for session in asked if not session.current}
+    # An assignment that went meanwhile without this commit may have another owner now.
+    gone = {assignment.partition: CommitFault.FENCED for assignment in asked if not assignment.current}
     return {
-        session.partition: gone.get(session.partition) or why.get(session.partition, CommitFault.RETRIABLE)
-        for session, version in asked.items()
-        if session.owes(version)
+        assignment.partition: gone.get(assignment.partition) or why.get(assignment.partition, CommitFault.RETRIABLE)
+        for assignment, version in asked.items()
+        if assignment.owes(version)
     }
 
 

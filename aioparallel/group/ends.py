@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from aioparallel.group.assigned_partitions import AssignedPartitions
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import REQUEST_TIMEOUT, Client
-from aioparallel.group.sessions import Session, SessionState
 
 __all__ = ["Ends"]
 
@@ -35,34 +35,36 @@ class Ends:
         """Check targets until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL)
-            if doubtful := [session for session in self._assigned.sessions.values() if self._seems_cut(session)]:
+            if doubtful := [
+                assignment for assignment in self._assigned.assignments.values() if self._seems_cut(assignment)
+            ]:
                 await self._ask(doubtful)
 
-    def _seems_cut(self, session: Session) -> bool:
-        if session.state is not SessionState.OPEN or session.resetting:
+    def _seems_cut(self, assignment: Assignment) -> bool:
+        if assignment.state is not AssignmentState.OPEN or assignment.resetting:
             return False
-        end = self._client.end_offset_seen(session.partition)
-        return end is not None and session.ledger.position >= end and end < session.target
+        end = self._client.end_offset_seen(assignment.partition)
+        return end is not None and assignment.ledger.position >= end and end < assignment.target
 
-    async def _ask(self, doubtful: list[Session]) -> None:
+    async def _ask(self, doubtful: list[Assignment]) -> None:
         try:
-            ends = await self._client.end_offsets([session.partition for session in doubtful], REQUEST_TIMEOUT)
+            ends = await self._client.end_offsets([assignment.partition for assignment in doubtful], REQUEST_TIMEOUT)
         except TimeoutError:
             if len(doubtful) > 1:  # a partition without a leader must not delay the others
-                await asyncio.gather(*[self._ask([session]) for session in doubtful])
+                await asyncio.gather(*[self._ask([assignment]) for assignment in doubtful])
             return  # the next check asks again
-        for session in doubtful:
-            end = ends.get(session.partition)
-            # Skipped are sessions that have gone meanwhile, and logs that have grown beyond their target. A log that
+        for assignment in doubtful:
+            end = ends.get(assignment.partition)
+            # Skipped are assignments that have gone meanwhile, and logs that have grown beyond their target. A log that
             # ends below the position is skipped as well: the next fetch reports it, and a reset handles it.
-            if end is None or not session.current or not session.ledger.position <= end < session.target:
+            if end is None or not assignment.current or not assignment.ledger.position <= end < assignment.target:
                 continue
             logger.warning(
                 "%s: the log ends at offset %d, before offset %d at which it ended at the start: its tail was lost",
-                session.partition,
+                assignment.partition,
                 end,
-                session.target,
-                extra={"action": "target_lowered", "end": end, "target": session.target},
+                assignment.target,
+                extra={"action": "target_lowered", "end": end, "target": assignment.target},
             )
-            self._assigned.lower_target(session, end)
+            self._assigned.lower_target(assignment, end)
         self._on_change()

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
 from aioparallel.config.policies import Transactions
 from aioparallel.event_loop.waiting import OutOfTime, within
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.offset_stores import OffsetStore, Positions
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.records.errors import ConfigurationError, WorkCancelled
 from aioparallel.records.record import Outgoing, TopicPartition
@@ -195,10 +195,10 @@ class Extensions:
 
     # -- partitions -------------------------------------------------------------------------------------
 
-    def assigned(self, session: Session) -> Sequence[PartitionState]:
-        """Return what the extensions keep for a new session."""
-        self._changed(session.partition)
-        states = [self._called(one.assigned, session) for one in self._with("assigned")]
+    def assigned(self, assignment: Assignment) -> Sequence[PartitionState]:
+        """Return what the extensions keep for a new assignment."""
+        self._changed(assignment.partition)
+        states = [self._called(one.assigned, assignment) for one in self._with("assigned")]
         return [state for state in states if state is not None]
 
     def released(self, partition: TopicPartition) -> None:
@@ -306,7 +306,7 @@ class ExtendedPositions:
         ends, changes = asyncio.get_running_loop().time() + timeout, self._extensions.changes
         before = {partition: changes[partition] for partition in partitions}
         found = await self._positions.take_over(partitions, generation, timeout)
-        # A partition that was released meanwhile may be assigned again, and another session runs already.
+        # A partition that was released meanwhile may be assigned again, and another assignment runs already.
         still = {partition: at for partition, at in found.items() if changes[partition] == before[partition]}
         if not still or not self._extensions.restores:
             return still

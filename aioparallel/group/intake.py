@@ -1,4 +1,4 @@
-"""Plans how many records each partition may bring in the next fetch. Pure arithmetic over sessions.
+"""Plans how many records each partition may bring in the next fetch. Pure arithmetic over assignments.
 
 The buffer is shared evenly among the partitions. With one limit for all, a single partition and few of its keys would
 fill it (measured: a third of the rate). In detail:
@@ -26,7 +26,7 @@ from typing import NamedTuple
 from aioparallel.config.handling import Ordering
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
-from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["Intake", "Plan"]
@@ -66,7 +66,7 @@ class Plan(NamedTuple):
     """If each rank has a buffer of its own, the ranks whose buffer is full; None: all ranks share one."""
 
     def is_full(self, rank: int) -> bool:
-        """Whether there is no capacity for the sessions of this rank, or too little for some of them."""
+        """Whether there is no capacity for the assignments of this rank, or too little for some of them."""
         return self.state.startswith("full") if self.full_ranks is None else rank in self.full_ranks
 
 
@@ -88,18 +88,18 @@ class _Wishes(NamedTuple):
 
     below: list[tuple[TopicPartition, int]]
     """Partitions below their share, and by how many records."""
-    borrowers: list[Session]
+    borrowers: list[Assignment]
     """Partitions at their share that are full of hot keys."""
-    without: list[Session]
+    without: list[Assignment]
     """Partitions that have enough."""
     reserved: int
     """Records that are not lent."""
 
 
 class Intake:
-    """Plans fetches for the sessions of one process.
+    """Plans fetches for the assignments of one process.
 
-    ``elsewhere()``: records and bytes that count towards the bounds but are in the buffer of no session.
+    ``elsewhere()``: records and bytes that count towards the bounds but are in the buffer of no assignment.
     ``max_buffered`` and ``max_buffered_bytes`` begin as in the options, and may change between two plans.
     """
 
@@ -112,7 +112,7 @@ class Intake:
         self._ready_wanted = max(options.max_concurrency, _READY_AT_LEAST)
         self._mean_size = float(_FIRST_SIZE)
         self._seen = False
-        # With PARTITION a session has one lane, however much is read ahead.
+        # With PARTITION an assignment has one lane, however much is read ahead.
         self._lanes_may_grow = options.ordering is not Ordering.PARTITION
         # After so many starts a fetch brings enough records to be worth it.
         self._step = max(1, min(options.max_buffered, self._ready_wanted) // 8)
@@ -124,29 +124,29 @@ class Intake:
             self._mean_size += (size / records - self._mean_size) * weight
             self._seen = True
 
-    def plan(self, sessions: Sequence[Session]) -> Plan:
+    def plan(self, assignments: Sequence[Assignment]) -> Plan:
         """Plan the next fetch."""
         if self._scheduler.paused:
             return Plan({}, 0, 0, "paused")
-        # Attributes, not the property ``state``: this loop checks hundreds of sessions, hundreds of times a second.
+        # Attributes, not the property ``state``: this loop checks hundreds of assignments, hundreds of times a second.
         takers = [
             s
-            for s in sessions
+            for s in assignments
             if s.opened and not s.stopped and not s.resetting and not s.waits and s.ledger.position < s.target
         ]
         if not takers:
-            return Plan({}, 0, 0, _why_nothing(sessions))
-        capacity = self._capacity(sessions)
+            return Plan({}, 0, 0, _why_nothing(assignments))
+        capacity = self._capacity(assignments)
         if capacity.free <= 0:
             return Plan({}, 0, self._until_dry(takers, capacity), capacity.full)
         if capacity.common <= 0:
             return self._last_part(takers, capacity)
         return self._share_out(takers, capacity)
 
-    def _capacity(self, sessions: Sequence[Session]) -> _Capacity:
+    def _capacity(self, assignments: Sequence[Assignment]) -> _Capacity:
         elsewhere, elsewhere_bytes = self._elsewhere()
-        buffered = sum([session.buffered for session in sessions]) + elsewhere
-        size = sum([session.buffered_bytes for session in sessions]) + elsewhere_bytes
+        buffered = sum([assignment.buffered for assignment in assignments]) + elsewhere
+        size = sum([assignment.buffered_bytes for assignment in assignments]) + elsewhere_bytes
         by_count = self.max_buffered - buffered
         last = max(1, min(self.max_buffered // _LAST_PART, _LAST_AT_MOST))
         last_bytes = self.max_buffered_bytes // _LAST_PART
@@ -158,14 +158,14 @@ class Intake:
         full = f"full: max_buffered{'_bytes' if by_bytes < by_count else ''} reached"
         return _Capacity(min(by_count, by_bytes), common, whole, buffered, full)
 
-    def _last_part(self, takers: Sequence[Session], capacity: _Capacity) -> Plan:
+    def _last_part(self, takers: Sequence[Assignment], capacity: _Capacity) -> Plan:
         """Plan one record for each partition that has nothing buffered. The others run what they have."""
-        quotas = {session.partition: 1 for session in takers if not session.buffered}
-        others = [session for session in takers if session.buffered]
+        quotas = {assignment.partition: 1 for assignment in takers if not assignment.buffered}
+        others = [assignment for assignment in takers if assignment.buffered]
         state = capacity.full if others else "fetching"
         return Plan(quotas, capacity.free, self._until_dry(others, capacity), state)
 
-    def _share_out(self, takers: Sequence[Session], capacity: _Capacity) -> Plan:
+    def _share_out(self, takers: Sequence[Assignment], capacity: _Capacity) -> Plan:
         """Share the common capacity. The reserves of partitions below their share are not lent."""
         share = max(1, capacity.whole // len(takers))
         worth = max(1, share // _WORTH_PART)
@@ -181,7 +181,7 @@ class Intake:
         if withheld:
             without += borrowers
         elif borrowers:
-            quotas = dict.fromkeys([session.partition for session in borrowers], lent)
+            quotas = dict.fromkeys([assignment.partition for assignment in borrowers], lent)
             left -= lent * len(borrowers)
         wanted = sum([missing for _, missing in below])
         equal = left if wanted <= left else max(1, left // len(below))
@@ -191,39 +191,39 @@ class Intake:
         state = capacity.full if withheld else "fetching" if quotas else "enough ready"
         return Plan(quotas, capacity.common if quotas else 0, step, state)
 
-    def _wishes(self, takers: Sequence[Session], share: int, worth: int) -> _Wishes:
+    def _wishes(self, takers: Sequence[Assignment], share: int, worth: int) -> _Wishes:
         few = max(1, self._ready_wanted // len(takers))
         all_want = self._scheduler.ready < self._ready_wanted
         keeps = max(1, share // _RESERVE_PART)
         wishes = _Wishes([], [], [], 0)
         reserved = 0
-        for session in takers:
-            missing = share - session.buffered
-            ready = len(session.ready)
+        for assignment in takers:
+            missing = share - assignment.buffered
+            ready = len(assignment.ready)
             if missing > 0:
                 reserved += min(keeps, missing)
             if missing >= worth or (missing > 0 and not ready):
                 if all_want or ready < few:
-                    wishes.below.append((session.partition, missing))
+                    wishes.below.append((assignment.partition, missing))
                 else:
-                    wishes.without.append(session)
-            elif ready < few and self._lanes_may_grow and not session.held:
-                wishes.borrowers.append(session)
+                    wishes.without.append(assignment)
+            elif ready < few and self._lanes_may_grow and not assignment.held:
+                wishes.borrowers.append(assignment)
             else:
-                wishes.without.append(session)
+                wishes.without.append(assignment)
         return wishes._replace(reserved=reserved)
 
-    def _until_dry(self, without: Sequence[Session], capacity: _Capacity) -> int:
+    def _until_dry(self, without: Sequence[Assignment], capacity: _Capacity) -> int:
         """Return after how many starts to plan again.
 
-        The fetch does not wait for the sessions ``without`` a quota, so the next plan must come before one of them runs
-        out of records. If many of them have ready records, many starts will follow, and a plan for each would cost too
-        much. The result is at most half of the buffered records: the byte limit may allow only a few large ones.
+        The fetch does not wait for the assignments ``without`` a quota, so the next plan must come before one of them
+        runs out of records. If many of them have ready records, many starts will follow, and a plan for each would cost
+        too much. The result is at most half of the buffered records: the byte limit may allow only a few large ones.
         """
         soon = min(self._step, capacity.buffered // 2)
         if without and soon > 1:
-            least = min([session.buffered for session in without])
-            startable = sum([1 for session in without if session.ready])
+            least = min([assignment.buffered for assignment in without])
+            startable = sum([1 for assignment in without if assignment.ready])
             soon = min(soon, max(least // 2, startable // 8))
         return max(1, soon)
 
@@ -231,10 +231,10 @@ class Intake:
         return max(0, int(size // max(self._mean_size, 1.0)))
 
 
-def _why_nothing(sessions: Sequence[Session]) -> str:
-    states = {session.state for session in sessions}
-    if SessionState.OPENING in states or any(session.resetting for session in sessions):
+def _why_nothing(assignments: Sequence[Assignment]) -> str:
+    states = {assignment.state for assignment in assignments}
+    if AssignmentState.OPENING in states or any(assignment.resetting for assignment in assignments):
         return "opening"
-    if any(session.waits for session in sessions):
+    if any(assignment.waits for assignment in assignments):
         return "held"
-    return "at the end" if SessionState.OPEN in states else "nothing assigned"
+    return "at the end" if AssignmentState.OPEN in states else "nothing assigned"

@@ -15,7 +15,7 @@ that holds records of the later epoch is the same up to there."""
 
 
 class LeaderEpochs:
-    """The leader epochs of one session.
+    """The leader epochs of one assignment.
 
     ``offset``: a record written in ``epoch``. Records before it were written in the same or an older epoch.
 

@@ -1,8 +1,8 @@
-"""What to commit: pure functions from sessions to commit requests.
+"""What to commit: pure functions from assignments to commit requests.
 
-:func:`ledger_snapshot` reads a session in one step without an ``await``, so offset and map belong together. (The Java
-library read the offset before and after the encoding, and stored maps with the wrong base.) The map is encoded from the
-snapshot only, so a thread may encode a large one while the session changes.
+:func:`ledger_snapshot` reads an assignment in one step without an ``await``, so offset and map belong together. (The
+Java library read the offset before and after the encoding, and stored maps with the wrong base.) The map is encoded
+from the snapshot only, so a thread may encode a large one while the assignment changes.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Literal, NamedTuple
 
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.leader_epochs import epoch_of
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, fit_offset_map
 
 __all__ = ["LedgerSnapshot", "Sample", "WrittenMaps", "is_large", "ledger_snapshot", "requests", "sample"]
@@ -36,9 +36,9 @@ _FAR: Final = 1_000_000
 
 
 class LedgerSnapshot(NamedTuple):
-    """The ledger of one session at one moment."""
+    """The ledger of one assignment at one moment."""
 
-    session: Session
+    assignment: Assignment
     map: OffsetMap
     version: tuple[int, int]
     epochs: tuple[tuple[int, int], ...] = ()
@@ -53,9 +53,9 @@ class LedgerSnapshot(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The position to commit for one session, and the version of its ledger."""
+    """The position to commit for one assignment, and the version of its ledger."""
 
-    session: Session
+    assignment: Assignment
     committed: Committed
     version: tuple[int, int]
     highest: int
@@ -64,20 +64,24 @@ class Sample(NamedTuple):
     """Whether the map leaves out completed offsets above ``highest``."""
 
 
-def ledger_snapshot(session: Session) -> LedgerSnapshot:
-    """Read the offset and map of a session."""
+def ledger_snapshot(assignment: Assignment) -> LedgerSnapshot:
+    """Read the offset and map of an assignment."""
     return LedgerSnapshot(
-        session, session.ledger.snapshot(), session.ledger.version, session.leader_epochs.seen, session.topic_id
+        assignment,
+        assignment.ledger.snapshot(),
+        assignment.ledger.version,
+        assignment.leader_epochs.seen,
+        assignment.topic_id,
     )
 
 
 def sample(what: LedgerSnapshot, limit: int, formats: Literal["all", "java"]) -> Sample:
     """Encode the offset map. ``limit``: how many characters of metadata the broker accepts. It does not read the
-    session, so any thread may call it."""
+    assignment, so any thread may call it."""
     base, highest = what.map.base_offset, what.map.highest_succeeded
     text, reached = fit_offset_map(base, highest, what.map.incompletes, limit=limit, formats=formats)
     committed = Committed(base, text, epoch_of(what.epochs, max(base - 1, reached)), what.topic_id)
-    return Sample(what.session, committed, what.version, reached, cut=reached < highest)
+    return Sample(what.assignment, committed, what.version, reached, cut=reached < highest)
 
 
 def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sample]]]:
@@ -87,8 +91,8 @@ def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sampl
     request unless there are thousands.
     """
     by_generation: dict[Generation, list[Sample]] = {}
-    for one in sorted(samples, key=lambda one: one.session.acknowledged is not None):
-        by_generation.setdefault(one.session.generation, []).append(one)
+    for one in sorted(samples, key=lambda one: one.assignment.acknowledged is not None):
+        by_generation.setdefault(one.assignment.generation, []).append(one)
     for generation, group in by_generation.items():
         part: list[Sample] = []
         left = _REQUEST_BYTES

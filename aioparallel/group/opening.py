@@ -1,7 +1,7 @@
-"""How a session opens: take the partition over, restore its map or find its start, and let the client fetch it.
+"""How an assignment opens: take the partition over, restore its map or find its start, and let the client fetch it.
 
-After each ``await`` the session may be gone, or the member may be in another generation. So the code checks the session
-again before it changes it.
+After each ``await`` the assignment may be gone, or the member may be in another generation. So the code checks the
+assignment again before it changes it.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import REQUEST_PAUSE, REQUEST_TIMEOUT, Client, Committed
 from aioparallel.group.leader_epochs import UNKNOWN, LeaderEpochs
 from aioparallel.group.offset_stores import Positions
-from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import CREATED_AGAIN, Truncations, ledger_below
 from aioparallel.group.turns import Spawn, Turns
@@ -52,9 +52,9 @@ class _ValidEndUnknown(Exception):
 
 
 class Opener:
-    """Opens sessions.
+    """Opens assignments.
 
-    ``on_fresh()`` is called when sessions begin at chosen starts, which must be committed. ``on_change()`` is called
+    ``on_fresh()`` is called when assignments begin at chosen starts, which must be committed. ``on_change()`` is called
     when fetches must be planned again.
 
     ``refuses_unreadable_maps``: as in :class:`~aioparallel.group.committing.CommitStrategy`. ``longest_wait``,
@@ -92,18 +92,18 @@ class Opener:
         self._first_ids: dict[str, bytes] = {}
         """The first id that this member has seen of each topic. Another id means that it was created again."""
 
-    async def open(self, sessions: Sequence[Session]) -> None:
-        """Open these sessions. Tries again while there is no answer and the sessions are still current.
+    async def open(self, assignments: Sequence[Assignment]) -> None:
+        """Open these assignments. Tries again while there is no answer and the assignments are still current.
 
-        A partition whose log is unknown does not delay the others. Sessions that wait for their turn are opened by
+        A partition whose log is unknown does not delay the others. Assignments that wait for their turn are opened by
         that.
         """
         unknown_times = 0
         for attempt in itertools.count(1):
             opening = [
-                session
-                for session in sessions
-                if session.state is SessionState.OPENING and not self._turns.waits(session)
+                assignment
+                for assignment in assignments
+                if assignment.state is AssignmentState.OPENING and not self._turns.waits(assignment)
             ]
             if not opening:
                 return
@@ -141,9 +141,9 @@ class Opener:
                 )
                 await asyncio.sleep(REQUEST_PAUSE)
 
-    async def _open_each(self, sessions: Sequence[Session]) -> None:
-        """Open each session in its own task. Raises the first error, and cancels the others."""
-        opening = [asyncio.ensure_future(self.open([session])) for session in sessions]
+    async def _open_each(self, assignments: Sequence[Assignment]) -> None:
+        """Open each assignment in its own task. Raises the first error, and cancels the others."""
+        opening = [asyncio.ensure_future(self.open([assignment])) for assignment in assignments]
         try:
             await asyncio.gather(*opening)
         finally:
@@ -151,23 +151,23 @@ class Opener:
                 task.cancel()
             await asyncio.gather(*opening, return_exceptions=True)
 
-    async def _open_once(self, sessions: Sequence[Session]) -> bool:
-        """Open the sessions with known positions. Returns whether these are all. Raises _ValidEndUnknown."""
-        # All sessions of a member have the same generation.
-        generation = sessions[0].generation
-        asked = [session.partition for session in sessions]
+    async def _open_once(self, assignments: Sequence[Assignment]) -> bool:
+        """Open the assignments with known positions. Returns whether these are all. Raises _ValidEndUnknown."""
+        # All assignments of a member have the same generation.
+        generation = assignments[0].generation
+        asked = [assignment.partition for assignment in assignments]
         timeout = _TOGETHER if len(asked) > 1 else REQUEST_TIMEOUT
         # Ids first: a position may then be of a newer topic than the id, but never of an older one.
         ids = await self._ids_of(asked)
         found = await self._positions.take_over(asked, generation, REQUEST_TIMEOUT)
         if self._truncations.refuses:
-            await self._expect_ends(sessions, found, timeout)
+            await self._expect_ends(assignments, found, timeout)
         stored = {partition: committed for partition, committed in found.items() if committed is not None}
         valid = await self._valid_ends(stored)
         created_again = await self._created_again(found, ids, timeout)
-        await self._resume(sessions, stored, valid, created_again)
+        await self._resume(assignments, stored, valid, created_again)
         is_known = True
-        if fresh := [session for session in sessions if found.get(session.partition, _STORED) is None]:
+        if fresh := [assignment for assignment in assignments if found.get(assignment.partition, _STORED) is None]:
             is_known = await self._start(fresh, created_again, timeout)
         if unknown := [partition for partition in stored if partition not in valid]:
             raise _ValidEndUnknown(unknown)
@@ -175,19 +175,19 @@ class Opener:
 
     async def _resume(
         self,
-        sessions: Sequence[Session],
+        assignments: Sequence[Assignment],
         stored: Mapping[TopicPartition, Committed],
         valid: Mapping[TopicPartition, int | None],
         created_again: Mapping[TopicPartition, int],
     ) -> None:
-        """Open the sessions with a stored position whose leader has answered what of the log is valid."""
+        """Open the assignments with a stored position whose leader has answered what of the log is valid."""
         turn = 0
-        for session in sessions:
-            if session.state is not SessionState.OPENING or session.partition not in valid:
+        for assignment in assignments:
+            if assignment.state is not AssignmentState.OPENING or assignment.partition not in valid:
                 continue  # it has gone meanwhile, or its position is not decided, or it has none
-            committed = stored[session.partition]
-            self._restore(session, committed, valid[session.partition], created_again.get(session.partition))
-            self.go(session)
+            committed = stored[assignment.partition]
+            self._restore(assignment, committed, valid[assignment.partition], created_again.get(assignment.partition))
+            self.go(assignment)
             turn += len(committed.metadata)
             if turn > _TURN:
                 turn = 0
@@ -202,10 +202,11 @@ class Opener:
         return {**{partition: None for partition in stored if partition not in epochs}, **ends}
 
     async def _start(
-        self, fresh: Sequence[Session], created_again: Mapping[TopicPartition, int], timeout: float
+        self, fresh: Sequence[Assignment], created_again: Mapping[TopicPartition, int], timeout: float
     ) -> bool:
-        """Open sessions without a stored position, or let them wait for their turn. Returns whether these are all."""
-        partitions = [session.partition for session in fresh if session.partition not in created_again]
+        """Open assignments without a stored position, or let them wait for their turn. Returns whether these are
+        all."""
+        partitions = [assignment.partition for assignment in fresh if assignment.partition not in created_again]
         try:
             ends = await self._starts.ends(partitions, timeout)
         except TimeoutError as error:
@@ -215,22 +216,22 @@ class Opener:
             starts = await self._starts.of(partitions, ends, topics, timeout)
         except TimeoutError as error:
             raise _LogUnknown from error
-        entering: dict[Session, int] = {}
+        entering: dict[Assignment, int] = {}
         unknown = 0
-        for session in fresh:
-            partition = session.partition
-            if session.state is not SessionState.OPENING:
+        for assignment in fresh:
+            partition = assignment.partition
+            if assignment.state is not AssignmentState.OPENING:
                 continue  # it has gone meanwhile
             if (begins := created_again.get(partition)) is not None:
                 if partition in self._read_before:
                     _, before = self._read_before[partition]
                     known_until = begins - 1 if before is None else before.offset - 1
-                    self._truncate(session, Ledger(begins), known_until, begins, CREATED_AGAIN)
+                    self._truncate(assignment, Ledger(begins), known_until, begins, CREATED_AGAIN)
                 else:  # the old topic did not have this partition
-                    session.ledger = Ledger(begins)
-                self._open_fresh([session])
+                    assignment.ledger = Ledger(begins)
+                self._open_fresh([assignment])
             elif partition in starts:
-                entering[session] = starts[partition]
+                entering[assignment] = starts[partition]
             elif (choice := self._starts.choice(partition, topics)).policy == "error":
                 raise NoCommittedOffset(partition, self._group_id, choice.option)
             else:
@@ -238,28 +239,28 @@ class Opener:
         self._turns.enter(entering, topics)
         return not unknown
 
-    def _begin(self, starts: Mapping[Session, int]) -> None:
-        for session, start in starts.items():
-            session.ledger = Ledger(start)
+    def _begin(self, starts: Mapping[Assignment, int]) -> None:
+        for assignment, start in starts.items():
+            assignment.ledger = Ledger(start)
         self._open_fresh(starts)
 
-    def _open_fresh(self, sessions: Collection[Session]) -> None:
-        """Open sessions and commit their starts. Without a commit, "latest" would skip records after a crash."""
-        for session in sessions:
-            self.go(session)
-        if sessions:
+    def _open_fresh(self, assignments: Collection[Assignment]) -> None:
+        """Open assignments and commit their starts. Without a commit, "latest" would skip records after a crash."""
+        for assignment in assignments:
+            self.go(assignment)
+        if assignments:
             self._on_fresh()
             self._on_change()
 
     async def _expect_ends(
-        self, sessions: Sequence[Session], found: Mapping[TopicPartition, Committed | None], timeout: float
+        self, assignments: Sequence[Assignment], found: Mapping[TopicPartition, Committed | None], timeout: float
     ) -> None:
         """Raises PositionOutsideLog for a position beyond the end of its log. With ``until="end"`` nothing is fetched
         from such a partition, so no fetch would report it."""
         behind = {
-            session.partition: committed.offset
-            for session in sessions
-            if (committed := found.get(session.partition)) is not None and committed.offset > session.target
+            assignment.partition: committed.offset
+            for assignment in assignments
+            if (committed := found.get(assignment.partition)) is not None and committed.offset > assignment.target
         }
         if behind:
             try:
@@ -301,17 +302,17 @@ class Opener:
         except TimeoutError as error:
             raise _LogUnknown from error
 
-    def _restore(self, session: Session, committed: Committed, valid: int | None, begins: int | None) -> None:
+    def _restore(self, assignment: Assignment, committed: Committed, valid: int | None, begins: int | None) -> None:
         try:
             restored = decode_offset_map(committed.offset, committed.metadata)
         except OffsetMapError as error:
             if self._refuses_unreadable_maps:
-                raise NoOffsetMap(session.partition, self._group_id, committed.offset, error) from error
+                raise NoOffsetMap(assignment.partition, self._group_id, committed.offset, error) from error
             self.unreadable_maps += 1
             logger.warning(
                 "%s: the metadata committed at offset %d is no offset map (%s): "
                 "completed records above that offset run again",
-                session.partition,
+                assignment.partition,
                 committed.offset,
                 error,
                 extra={"action": "unreadable_map"},
@@ -319,36 +320,36 @@ class Opener:
             restored = None
         ledger = Ledger(committed.offset, restored)
         known_until = max(committed.offset - 1, ledger.restored_until)
-        session.acknowledged = committed
+        assignment.acknowledged = committed
         if valid is not None and committed.leader_epoch == UNKNOWN:
             # Without a leader epoch, ``valid`` is the end of the log. If the map goes beyond it, any part of the map
             # may be of lost records, so none of it is used. If only the position is beyond it, the first fetch reports
             # that, and a reset handles it.
             valid = committed.offset if ledger.restored_until >= valid else None
         if begins is not None:
-            self._truncate(session, Ledger(begins), known_until, begins, CREATED_AGAIN)
+            self._truncate(assignment, Ledger(begins), known_until, begins, CREATED_AGAIN)
         elif valid is not None and known_until >= valid:
             below = ledger_below(ledger.snapshot(), valid)
-            self._truncate(session, below, known_until, valid, "its log was truncated while it was not read")
-            session.leader_epochs = LeaderEpochs(valid - 1, committed.leader_epoch)
+            self._truncate(assignment, below, known_until, valid, "its log was truncated while it was not read")
+            assignment.leader_epochs = LeaderEpochs(valid - 1, committed.leader_epoch)
         else:
-            session.ledger = ledger
-            session.leader_epochs = LeaderEpochs(known_until, committed.leader_epoch)
-            session.acknowledged_version = ledger.version
-        session.promised = session.ledger.restored_until
+            assignment.ledger = ledger
+            assignment.leader_epochs = LeaderEpochs(known_until, committed.leader_epoch)
+            assignment.acknowledged_version = ledger.version
+        assignment.promised = assignment.ledger.restored_until
 
-    def _truncate(self, session: Session, ledger: Ledger, known_until: int, valid: int, what: str) -> None:
-        """Set the ledger for a log that has lost committed records. The session is dirty until it is committed."""
-        self._truncations.allow(session.partition, known_until + 1)
-        session.ledger = ledger
-        self._truncations.report(session, known_until, valid, ledger.position, what)
+    def _truncate(self, assignment: Assignment, ledger: Ledger, known_until: int, valid: int, what: str) -> None:
+        """Set the ledger for a log that has lost committed records. The assignment is dirty until it is committed."""
+        self._truncations.allow(assignment.partition, known_until + 1)
+        assignment.ledger = ledger
+        self._truncations.report(assignment, known_until, valid, ledger.position, what)
 
-    def go(self, session: Session) -> None:
-        """Open a session: read it from its ledger's position on."""
-        session.opened = True
-        session.resetting = False
-        session.topic_id = session.topic_id or self._topic_ids.get(session.partition, b"")
-        self._client.seek(session.partition, session.ledger.position)
+    def go(self, assignment: Assignment) -> None:
+        """Open an assignment: read it from its ledger's position on."""
+        assignment.opened = True
+        assignment.resetting = False
+        assignment.topic_id = assignment.topic_id or self._topic_ids.get(assignment.partition, b"")
+        self._client.seek(assignment.partition, assignment.ledger.position)
 
 
 def _position(committed: Committed | None) -> tuple[int, str] | None:

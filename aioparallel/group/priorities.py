@@ -8,8 +8,8 @@ from typing import NamedTuple, Protocol
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.intake import Intake, Plan
-from aioparallel.group.sessions import Session
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["MakePlanner", "Planner", "Priorities", "RankOf", "no_rank"]
@@ -21,7 +21,7 @@ RankOf = Callable[[TopicPartition], int]
 class Planner(Protocol):
     """Plans fetches, as :class:`~aioparallel.group.intake.Intake` does."""
 
-    def plan(self, sessions: Sequence[Session]) -> Plan:
+    def plan(self, assignments: Sequence[Assignment]) -> Plan:
         """Plan the next fetch, which follows at once."""
 
     def saw(self, records: int, size: int, rank: int) -> None:

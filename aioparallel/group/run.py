@@ -22,7 +22,7 @@ from aioparallel.event_loop.waiting import unless, why_ended
 from aioparallel.group.admission import Admission, AtOnce
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
-from aioparallel.group.assignment import CANCEL_GRACE, Assignment
+from aioparallel.group.assignment import AssignmentState
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
 from aioparallel.group.committing import CommitStrategy, GroupContext, reasons
@@ -31,8 +31,8 @@ from aioparallel.group.extensions import Extensions
 from aioparallel.group.fetcher import Fetcher
 from aioparallel.group.join_log import JoinLog
 from aioparallel.group.priorities import Priorities
+from aioparallel.group.rebalancer import CANCEL_GRACE, Rebalancer
 from aioparallel.group.run_state import RunState
-from aioparallel.group.sessions import SessionState
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stalls import Stalls
 from aioparallel.handlers.stack import Stack
@@ -98,7 +98,7 @@ class GroupRun:
             group_id,
             options,
             scheduler,
-            lambda: self._assignment.sessions.values(),  # noqa: PLW0108 - the assignment is made below
+            lambda: self._rebalancer.assignments.values(),  # noqa: PLW0108 - the assignment is made below
             self._processor.notify,
             extensions,
             self._fail_at_end,
@@ -106,7 +106,7 @@ class GroupRun:
         commits: CommitStrategy = extensions.only("commit_strategy", group) or in_group(group)
         assigned = AssignedPartitions(scheduler, commits.positions, extensions, targets, priorities.rank_of)
         self._committer = commits.committer
-        self._assignment = Assignment(
+        self._rebalancer = Rebalancer(
             client,
             group_id,
             options,
@@ -120,10 +120,10 @@ class GroupRun:
         )
         self._ends = Ends(client, assigned, self._changed)
         timed = extensions.arrival_topics
-        self._arrivals = ArrivalWatch(client, timed, self._assignment.sessions.values) if timed else None
+        self._arrivals = ArrivalWatch(client, timed, self._rebalancer.assignments.values) if timed else None
         planner = priorities.planner(options, scheduler, self._admission.waiting)
         self._fetcher = Fetcher(
-            client, self._assignment, self._processor, self._admission, planner, self._check_end, self._arrivals
+            client, self._rebalancer, self._processor, self._admission, planner, self._check_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
         self._join_log = JoinLog(group_id)
@@ -167,8 +167,8 @@ class GroupRun:
         if self._state.failure is not None:
             raise self._state.failure
         if self._targets is not None:
-            sessions = list(self._assignment.sessions.values())
-            await unless(self._state.hurried, self._committer.finish(sessions, self._options.commit_timeout))
+            assignments = list(self._rebalancer.assignments.values())
+            await unless(self._state.hurried, self._committer.finish(assignments, self._options.commit_timeout))
         await self.settle()
         for task in working:  # before extensions are stopped
             task.cancel()
@@ -195,24 +195,24 @@ class GroupRun:
         """Commit what is complete now. Raises NotCommitted if that takes longer than ``commit_timeout`` seconds."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
-        owing = await self._committer.commit_until(list(self._assignment.sessions.values()), deadline)
+        owing = await self._committer.commit_until(list(self._rebalancer.assignments.values()), deadline)
         if owing:
             raise NotCommitted(self._group_id, reasons(owing), self._trouble_of(owing))
 
     async def settle(self) -> None:
-        """Drain (unless the stop is hurried), commit and drop all sessions. A second call does nothing."""
+        """Drain (unless the stop is hurried), commit and drop all assignments. A second call does nothing."""
         self._join_log.stop()
         if self._state.is_settled:
             return
         self._state.stop(drain=True)
         self.follow()
-        # Sessions that were never opened have nothing in flight. Sessions that open from now on start nothing.
-        opened = (SessionState.OPEN, SessionState.DRAINING)
-        sessions = [session for session in self._assignment.sessions.values() if session.state in opened]
-        drain = self._admission.drain(sessions, self._options.drain_timeout, CANCEL_GRACE)
+        # Assignments that were never opened have nothing in flight. Assignments that open from now on start nothing.
+        opened = (AssignmentState.OPEN, AssignmentState.DRAINING)
+        assignments = [assignment for assignment in self._rebalancer.assignments.values() if assignment.state in opened]
+        drain = self._admission.drain(assignments, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
-        left = list(self._assignment.sessions.values())
-        owing = await self._assignment.settle(left, 0, self._finish)
+        left = list(self._rebalancer.assignments.values())
+        owing = await self._rebalancer.settle(left, 0, self._finish)
         self._owing, self._trouble = reasons(owing), self._trouble_of(owing)
         self._state.settle()
 
@@ -222,7 +222,7 @@ class GroupRun:
     async def _finish(self) -> None:
         try:
             await unless(self._state.hurried, self._extensions.finish())
-        except Exception as error:  # the sessions are dropped in any case
+        except Exception as error:  # the assignments are dropped in any case
             self._fail_at_end(error)
 
     async def close(self) -> None:
@@ -233,7 +233,7 @@ class GroupRun:
             tasks = list(self._tasks)
             for task in tasks:
                 task.cancel()
-            self._assignment.close()
+            self._rebalancer.close()
             await self._processor.close(CANCEL_GRACE)
             await ended(tasks, _END_TIMEOUT)
 
@@ -267,19 +267,19 @@ class GroupRun:
     # -- the listener -----------------------------------------------------------------------------------
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        """Begin sessions for these partitions. A stopping member accepts none: it would not run their records. Its kept
-        sessions still move to the new generation, for their last commit."""
-        self._assignment.assigned(partitions if self._state.is_running else (), generation)
-        if self._assignment.has_assignment:
+        """Begin assignments for these partitions. A stopping member accepts none: it would not run their records. Its
+        kept assignments still move to the new generation, for their last commit."""
+        self._rebalancer.assigned(partitions if self._state.is_running else (), generation)
+        if self._rebalancer.has_assignment:
             self._join_log.stop()
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Settle the sessions of these partitions."""
-        await self._assignment.revoked(partitions)
+        """Settle the assignments of these partitions."""
+        await self._rebalancer.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the sessions of these partitions."""
-        self._assignment.lost(partitions)
+        """Drop the assignments of these partitions."""
+        self._rebalancer.lost(partitions)
 
     def fenced(self, error: InstanceFenced) -> None:
         """End the run with this error, even if it is ending already, because its last commit was refused."""
@@ -288,10 +288,10 @@ class GroupRun:
     # -- reacting ---------------------------------------------------------------------------------------
 
     async def _check_stalls(self) -> None:
-        loop, sessions = asyncio.get_running_loop(), self._assignment.sessions
+        loop, assignments = asyncio.get_running_loop(), self._rebalancer.assignments
         while True:
             await asyncio.sleep(min(_STALL_INTERVAL, self._options.stalled_after / 4))
-            self._stalls.look([sessions[one] for one in self._fetcher.requested if one in sessions], loop.time())
+            self._stalls.look([assignments[one] for one in self._fetcher.requested if one in assignments], loop.time())
 
     def _changed(self) -> None:
         self._fetcher.replan()
@@ -301,10 +301,10 @@ class GroupRun:
     def _check_end(self) -> None:
         if self._targets is None or not self._state.is_running or self._processor.scheduler.begun:
             return
-        if not (self._admission.is_idle and self._assignment.settled_down()):
+        if not (self._admission.is_idle and self._rebalancer.settled_down()):
             return
-        short = [one for one in self._assignment.sessions.values() if one.ledger.position < one.target]
-        if any(session.unreadable is None for session in short):
+        short = [one for one in self._rebalancer.assignments.values() if one.ledger.position < one.target]
+        if any(assignment.unreadable is None for assignment in short):
             return
         if short:  # everything else is done, and these partitions cannot be read
             self.fail(cast("FetchFailed", short[0].unreadable))
@@ -318,7 +318,7 @@ class GroupRun:
         """Return a snapshot. It walks all lanes, so it is not for each record. ``outputs``: of the producer."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
-        found = stats_of(self._client, self._processor, self._assignment, self._committer, intake, tuple(outputs))
+        found = stats_of(self._client, self._processor, self._rebalancer, self._committer, intake, tuple(outputs))
         return self._extensions.through("stats", found)
 
     @property
@@ -329,13 +329,15 @@ class GroupRun:
     @property
     def held(self) -> Collection[TopicPartition]:
         """The partitions that this member has."""
-        return self._assignment.sessions.keys()
+        return self._rebalancer.assignments.keys()
 
     @property
     def has_joined(self) -> bool:
-        """Whether the group has sent an assignment, and all its sessions are open."""
-        opening = any(session.state is SessionState.OPENING for session in self._assignment.sessions.values())
-        return self._assignment.has_assignment and not opening
+        """Whether the group has sent an assignment, and all its assignments are open."""
+        opening = any(
+            assignment.state is AssignmentState.OPENING for assignment in self._rebalancer.assignments.values()
+        )
+        return self._rebalancer.has_assignment and not opening
 
     def problems(self, undelivered: Mapping[Record[Any, Any], str]) -> tuple[Problem, ...]:
         """Return all health problems. ``undelivered``: records that cannot be dead-lettered, and why."""
@@ -343,7 +345,7 @@ class GroupRun:
             *problems_of(
                 self._client.contact(),
                 self._processor,
-                tuple(self._assignment.sessions.values()),
+                tuple(self._rebalancer.assignments.values()),
                 undelivered,
                 self._options.stuck_after,
             ),

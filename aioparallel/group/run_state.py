@@ -29,7 +29,7 @@ class Phase(enum.Enum):
     STOPPING = "stopping"
     """Nothing new starts and no partition is accepted. Records in flight are drained."""
     SETTLED = "settled"
-    """All sessions are drained, committed and dropped."""
+    """All assignments are drained, committed and dropped."""
     CLOSED = "closed"
     """The member has left the group, or is about to."""
 
@@ -131,7 +131,7 @@ class RunState:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all sessions are drained, committed and dropped."""
+        """Whether all assignments are drained, committed and dropped."""
         return self.phase in (Phase.SETTLED, Phase.CLOSED)
 
     def _end(self) -> None:

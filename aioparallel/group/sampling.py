@@ -1,4 +1,4 @@
-"""Encodes the offset maps of sessions without blocking the event loop, and handles maps that do not fit."""
+"""Encodes the offset maps of assignments without blocking the event loop, and handles maps that do not fit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing import TypeVar
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.offset_commits import MetadataLimit, Sample, WrittenMaps
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
 
 __all__ = ["Sampler"]
@@ -31,7 +31,7 @@ _TURN = 2_000
 # Seconds of rest after a round for each incomplete offset encoded in it: about four times the encoding time. So maps
 # never take more than a fifth of the loop (500 partitions with full maps: 3 s a round).
 _REST = 2e-6
-# The cost of a session without its incomplete offsets, in the same unit.
+# The cost of an assignment without its incomplete offsets, in the same unit.
 _SESSION_COST = 50
 
 
@@ -84,9 +84,9 @@ class Sampler:
         self.maps.wrote(perf_counter() - began)
         return written
 
-    async def wrote(self, session: Session, maps: int = 1) -> None:
-        """Count the cost of encoded maps of a session, and let the loop turn if enough was encoded."""
-        cost = maps * len(session.ledger.incompletes) + _SESSION_COST
+    async def wrote(self, assignment: Assignment, maps: int = 1) -> None:
+        """Count the cost of encoded maps of an assignment, and let the loop turn if enough was encoded."""
+        cost = maps * len(assignment.ledger.incompletes) + _SESSION_COST
         self._cost += cost
         self._turn += cost
         if self._turn > _TURN:
@@ -95,20 +95,20 @@ class Sampler:
 
     def acknowledged(self, one: Sample) -> None:
         """Note that the broker has acknowledged exactly this sample."""
-        session, text = one.session, one.committed.metadata
-        session.acknowledged, session.acknowledged_version, session.fault = one.committed, one.version, None
-        session.promised = one.highest
-        if session.truncated is not None and one.committed.offset > session.truncated[1]:
-            session.truncated = None
-        if not session.dropped:  # an answer may come after released()
-            for state in session.partition_states:
+        assignment, text = one.assignment, one.committed.metadata
+        assignment.acknowledged, assignment.acknowledged_version, assignment.fault = one.committed, one.version, None
+        assignment.promised = one.highest
+        if assignment.truncated is not None and one.committed.offset > assignment.truncated[1]:
+            assignment.truncated = None
+        if not assignment.dropped:  # an answer may come after released()
+            for state in assignment.partition_states:
                 state.acknowledged()
         self.limit.accepted(len(text))
-        if text and not text.isascii() and not session.wrote_dense:
-            session.wrote_dense = True
+        if text and not text.isascii() and not assignment.wrote_dense:
+            assignment.wrote_dense = True
             logger.info(
                 "%s: the offset map is now written in the dense format, which the Java library cannot read",
-                session.partition,
+                assignment.partition,
                 extra={"action": "dense_map"},
             )
 
@@ -124,7 +124,7 @@ class Sampler:
             logger.warning(
                 "%s: the broker does not accept %d characters of commit metadata (offset.metadata.max.bytes), or %d "
                 "partitions at once are too large (message.max.bytes); trying at most %d",
-                one.session.partition,
+                one.assignment.partition,
                 len(one.committed.metadata),
                 asked,
                 self.limit.characters,
@@ -132,10 +132,10 @@ class Sampler:
             )
 
     def note(self, one: Sample, wanted: OffsetMap, least: int = -1) -> None:
-        """Note whether the map was cut, and set the ceiling of the session. ``wanted``: the whole map. ``least``:
+        """Note whether the map was cut, and set the ceiling of the assignment. ``wanted``: the whole map. ``least``:
         records up to this offset may start in any case."""
-        session = one.session
-        session.cut = one.highest if one.cut else None
+        assignment = one.assignment
+        assignment.cut = one.highest if one.cut else None
         if one.cut:
             self.cut_maps += 1
         if self._blocks:
@@ -145,16 +145,16 @@ class Sampler:
                 # Records above the ceiling wait for a commit. Commit when half of the records below it have ended.
                 enough = max(1, bisect_right(wanted.incompletes, ceiling) // 2)
                 self._scheduler.counters.succeeded_left = min(self._scheduler.counters.succeeded_left, enough)
-            if ceiling != session.map_ceiling:
-                self._scheduler.set_ceiling(session, ceiling)
+            if ceiling != assignment.map_ceiling:
+                self._scheduler.set_ceiling(assignment, ceiling)
                 self._on_unblocked()
 
-    def hold_back(self, session: Session) -> None:
-        """Start nothing of this session until :meth:`note` sets another ceiling."""
-        if not self.is_held_back(session):
-            self._scheduler.set_ceiling(session, -1)
+    def hold_back(self, assignment: Assignment) -> None:
+        """Start nothing of this assignment until :meth:`note` sets another ceiling."""
+        if not self.is_held_back(assignment):
+            self._scheduler.set_ceiling(assignment, -1)
 
     @staticmethod
-    def is_held_back(session: Session) -> bool:
+    def is_held_back(assignment: Assignment) -> bool:
         """Whether :meth:`hold_back` was called and no other ceiling was set since."""
-        return session.map_ceiling < 0
+        return assignment.map_ceiling < 0

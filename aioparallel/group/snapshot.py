@@ -11,11 +11,11 @@ from aioparallel.engine.run.processor import Processor
 from aioparallel.engine.schedule.lanes import length_from
 from aioparallel.engine.sources import EndCounts, Source
 from aioparallel.engine.watch.blockages import Blockage
-from aioparallel.group.assignment import Assignment
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committing import PositionCommitter
 from aioparallel.group.offset_commits import MetadataLimit
-from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.rebalancer import Rebalancer
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import (
     BrokerOutputs,
@@ -42,7 +42,7 @@ _SILENT = 5.0
 def stats_of(
     client: Client,
     processor: Processor,
-    assignment: Assignment,
+    assignment: Rebalancer,
     committer: PositionCommitter,
     intake: str,
     outputs: tuple[BrokerOutputs, ...],
@@ -53,8 +53,8 @@ def stats_of(
     first, now = _first_incompletes(heads), time.time()
     held = _sources_by_name(scheduler.sources)
     partitions = tuple(
-        _partition_stats(client, session, held.get(name, ()), first.get(name), now)
-        for name, session in sorted(assignment.sessions.items())
+        _partition_stats(client, assignment, held.get(name, ()), first.get(name), now)
+        for name, assignment in sorted(assignment.assignments.items())
     )
     lags = [partition.lag for partition in partitions]
     ages = [partition.lag_age for partition in partitions if partition.lag_age is not None]
@@ -133,20 +133,21 @@ def stats_before(contact: Contact, intake: str) -> Stats:
 
 
 def _partition_stats(
-    client: Client, session: Session, held: Sequence[Source], first: Record[Any, Any] | None, now: float
+    client: Client, assignment: Assignment, held: Sequence[Source], first: Record[Any, Any] | None, now: float
 ) -> PartitionStats:
-    """``held``: the sources with records of this partition: the session, or others to which its records were given."""
-    ledger = session.ledger
-    end = client.end_offset_seen(session.partition)
-    if session.state is SessionState.OPENING:
+    """``held``: the sources with records of this partition: the assignment, or others to which its records were
+    given."""
+    ledger = assignment.ledger
+    end = client.end_offset_seen(assignment.partition)
+    if assignment.state is AssignmentState.OPENING:
         end = None  # without a position yet, a lag means nothing
     incompletes = sum(1 for offset in ledger.incompletes if offset < ledger.position)
     return PartitionStats(
-        topic=session.partition.topic,
-        partition=session.partition.partition,
-        epoch=session.epoch,
-        state=session.state.value,
-        committed=session.acknowledged.offset if session.acknowledged else None,
+        topic=assignment.partition.topic,
+        partition=assignment.partition.partition,
+        epoch=assignment.epoch,
+        state=assignment.state.value,
+        committed=assignment.acknowledged.offset if assignment.acknowledged else None,
         position=ledger.position,
         highest_completed=ledger.highest_completed,
         incompletes=incompletes,
@@ -154,12 +155,12 @@ def _partition_stats(
         parked=sum([len(source.parked) for source in held]),
         retries_only=any(source.full for source in held),
         lag=max(0, end - ledger.position) + incompletes if end is not None else None,
-        map_cut_at=session.cut,
+        map_cut_at=assignment.cut,
         oldest=None if first is None or first.timestamp < 0 else max(0.0, now - first.timestamp / 1000),
-        lag_age=None if end is None else client.since_end_seen(session.partition),
+        lag_age=None if end is None else client.since_end_seen(assignment.partition),
         in_flight=sum([len(source.in_flight) for source in held]),
         producing=sum([len(source.producing) for source in held]),
-        map_characters=len(session.acknowledged.metadata) if session.acknowledged else 0,
+        map_characters=len(assignment.acknowledged.metadata) if assignment.acknowledged else 0,
     )
 
 
@@ -297,8 +298,8 @@ def _first(kind: ProblemKind, texts: Sequence[str], what: str) -> Iterator[Probl
         yield Problem(kind, f"and {len(texts) - _AT_MOST} more {what}")
 
 
-def _unreadable(sessions: Iterable[Session]) -> Iterator[Problem]:
-    texts = [str(session.unreadable) for session in sessions if session.unreadable is not None]
+def _unreadable(assignments: Iterable[Assignment]) -> Iterator[Problem]:
+    texts = [str(assignment.unreadable) for assignment in assignments if assignment.unreadable is not None]
     return _first(ProblemKind.UNREADABLE, texts, "partitions that cannot be read")
 
 
@@ -312,20 +313,20 @@ def _blocked(blockage: Blockage, times: int) -> str:
 def problems_of(
     contact: Contact,
     processor: Processor,
-    sessions: Iterable[Session],
+    assignments: Iterable[Assignment],
     undelivered: Mapping[Record[Any, Any], str],
     stuck_after: float,
 ) -> Iterator[Problem]:
     """Yield the health problems, the most urgent first. ``stuck_after``: as in the options."""
     yield from _unanswered(contact)
-    yield from _unreadable(sessions)
-    for session in sessions:
-        if session.fenced:
+    yield from _unreadable(assignments)
+    for assignment in assignments:
+        if assignment.fenced:
             yield Problem(
-                ProblemKind.FENCED, f"{session.partition}: the group refuses this member's commits; it should rejoin"
+                ProblemKind.FENCED, f"{assignment.partition}: the group refuses this member's commits; it should rejoin"
             )
-        elif session.fault is CommitFault.REFUSED:
-            yield Problem(ProblemKind.COMMIT_REFUSED, f"{session.partition}: the broker refuses its commits")
+        elif assignment.fault is CommitFault.REFUSED:
+            yield Problem(ProblemKind.COMMIT_REFUSED, f"{assignment.partition}: the broker refuses its commits")
     for blockage, times in processor.pool.loop_watch.worst()[:_AT_MOST]:
         yield Problem(ProblemKind.LOOP_HELD, _blocked(blockage, times))
     for stuck in processor.pool.stuck[:_AT_MOST]:
@@ -348,17 +349,17 @@ def problems_of(
                 ProblemKind.MAX_PARKED,
                 f"{source.name}: starts retries only, {len(source.parked)} records wait for a retry{at_gates}",
             )
-    yield from _logs_and_maps(sessions)
+    yield from _logs_and_maps(assignments)
 
 
-def _logs_and_maps(sessions: Iterable[Session]) -> Iterator[Problem]:
-    for session in sessions:
-        if session.truncated is not None:
-            yield Problem(ProblemKind.LOG_TRUNCATED, session.truncated[0])
-    for session in sessions:
-        if session.cut is not None:
+def _logs_and_maps(assignments: Iterable[Assignment]) -> Iterator[Problem]:
+    for assignment in assignments:
+        if assignment.truncated is not None:
+            yield Problem(ProblemKind.LOG_TRUNCATED, assignment.truncated[0])
+    for assignment in assignments:
+        if assignment.cut is not None:
             yield Problem(
                 ProblemKind.MAP_CUT,
-                f"{session.partition}: the offset map does not fit; complete records above offset {session.cut} would "
-                "run again after a crash",
+                f"{assignment.partition}: the offset map does not fit; complete records above offset {assignment.cut} "
+                "would run again after a crash",
             )

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.records.record import TopicPartition
 
@@ -42,9 +42,12 @@ class Stalls:
         self._waits: dict[TopicPartition, _Wait] = {}
         self._logged: set[TopicPartition] = set()
 
-    def look(self, asked: Iterable[Session], now: float) -> None:
-        """Check these sessions and log those that are stalled. ``asked``: sessions that the current fetch includes."""
-        waits = {session.partition: wait for session in asked if (wait := self._wait_of(session, now)) is not None}
+    def look(self, asked: Iterable[Assignment], now: float) -> None:
+        """Check these assignments and log those that are stalled. ``asked``: assignments that the current fetch
+        includes."""
+        waits = {
+            assignment.partition: wait for assignment in asked if (wait := self._wait_of(assignment, now)) is not None
+        }
         self._logged &= waits.keys()
         self._waits = waits
         for partition, wait in waits.items():
@@ -56,8 +59,8 @@ class Stalls:
                     extra={"action": "stalled" if wait.kind is ProblemKind.STALLED else "open_transaction"},
                 )
 
-    def _wait_of(self, session: Session, now: float) -> _Wait | None:
-        partition, position = session.partition, session.ledger.position
+    def _wait_of(self, assignment: Assignment, now: float) -> _Wait | None:
+        partition, position = assignment.partition, assignment.ledger.position
         end = self._client.end_offset_seen(partition)
         written = self._client.written_end_seen(partition)
         if end is not None and end > position:

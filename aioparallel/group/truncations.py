@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.offsets import Ledger, OffsetMap
 from aioparallel.records.errors import OffsetOutOfRange, PositionOutsideLog
 from aioparallel.records.record import TopicPartition
@@ -37,16 +37,16 @@ class Truncations:
         if self._is_error:
             raise OffsetOutOfRange(partition, offset)
 
-    def report(self, session: Session, known_until: int, valid: int, start: int, what: str) -> None:
-        """Log and count that the log of a session has lost records. The session continues at ``start``.
+    def report(self, assignment: Assignment, known_until: int, valid: int, start: int, what: str) -> None:
+        """Log and count that the log of an assignment has lost records. The assignment continues at ``start``.
 
         ``what``: the cause. The ledger had offsets up to ``known_until``; those from ``valid`` on are lost. If
         ``known_until`` is below ``valid``, it had none of the lost ones.
         """
         self.count += 1
         known = f": the records that were read or committed at offsets {valid} to {known_until} are lost"
-        text = f"{session.partition}: {what}{known if known_until >= valid else ''}. Continuing at {start}"
-        session.truncated = text, known_until
+        text = f"{assignment.partition}: {what}{known if known_until >= valid else ''}. Continuing at {start}"
+        assignment.truncated = text, known_until
         logger.warning(
             "%s",
             text,

@@ -15,8 +15,8 @@ from contextlib import aclosing
 from typing import Final
 
 from aioparallel.group.assigned_partitions import AssignedPartitions
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import Client, Fetched, Span
-from aioparallel.group.sessions import Session, SessionState
 from aioparallel.records.errors import FetchFailed, UnreadableBatch
 from aioparallel.records.record import TopicPartition
 
@@ -29,7 +29,7 @@ _TRY_AGAIN: Final = 30.0
 
 
 class UnreadablePartitions:
-    """Holds sessions at data that cannot be read, or moves them past it. ``skip``: batches to skip, each as topic,
+    """Holds assignments at data that cannot be read, or moves them past it. ``skip``: batches to skip, each as topic,
     partition and base offset. ``on_change()`` is called when fetches must be planned again."""
 
     def __init__(
@@ -43,32 +43,37 @@ class UnreadablePartitions:
         self._assigned = assigned
         self._skip = frozenset(skip)
         self._on_change = on_change
-        self._timers: dict[Session, asyncio.TimerHandle] = {}
+        self._timers: dict[Assignment, asyncio.TimerHandle] = {}
         self.skipped = 0
         """How many batches were skipped."""
 
-    def found(self, error: FetchFailed, stamped: Session | None) -> None:
-        """Hold or move the session of an error. ``stamped``: the partition's session when the fetch began."""
-        session = self._assigned.sessions.get(error.partition)
-        if session is None or session is not stamped or session.state is not SessionState.OPEN or session.resetting:
+    def found(self, error: FetchFailed, stamped: Assignment | None) -> None:
+        """Hold or move the assignment of an error. ``stamped``: the partition's assignment when the fetch began."""
+        assignment = self._assigned.assignments.get(error.partition)
+        if (
+            assignment is None
+            or assignment is not stamped
+            or assignment.state is not AssignmentState.OPEN
+            or assignment.resetting
+        ):
             return
-        if session.waits or session.ledger.position > error.offset:
+        if assignment.waits or assignment.ledger.position > error.offset:
             return  # it is held already, or has moved past the offset of the error
         if isinstance(error, UnreadableBatch) and _is_named(error, self._skip) and error.next_offset is not None:
-            self._skip_batch(session, error, error.next_offset)
+            self._skip_batch(assignment, error, error.next_offset)
         else:
-            self._hold(session, error)
+            self._hold(assignment, error)
         self._on_change()
 
-    def is_read(self, session: Session) -> None:
+    def is_read(self, assignment: Assignment) -> None:
         """Note that records after the unreadable offset were fetched."""
         logger.warning(
             "%s: can be read again from offset %d on",
-            session.partition,
-            session.unreadable.offset if session.unreadable is not None else session.ledger.position,
-            extra={"action": "readable_again", **_coordinates(session.partition)},
+            assignment.partition,
+            assignment.unreadable.offset if assignment.unreadable is not None else assignment.ledger.position,
+            extra={"action": "readable_again", **_coordinates(assignment.partition)},
         )
-        session.unreadable = None
+        assignment.unreadable = None
 
     def close(self) -> None:
         """Cancel all further tries."""
@@ -76,15 +81,15 @@ class UnreadablePartitions:
             timer.cancel()
         self._timers.clear()
 
-    def _skip_batch(self, session: Session, error: UnreadableBatch, next_offset: int) -> None:
+    def _skip_batch(self, assignment: Assignment, error: UnreadableBatch, next_offset: int) -> None:
         log_skipped(error)
         self.skipped += 1
-        session.unreadable = None
-        session.ledger.register([], min(next_offset, session.target))
-        self._client.seek(session.partition, session.ledger.position)
+        assignment.unreadable = None
+        assignment.ledger.register([], min(next_offset, assignment.target))
+        self._client.seek(assignment.partition, assignment.ledger.position)
 
-    def _hold(self, session: Session, error: FetchFailed) -> None:
-        is_news = session.unreadable is None or session.unreadable.offset != error.offset
+    def _hold(self, assignment: Assignment, error: FetchFailed) -> None:
+        is_news = assignment.unreadable is None or assignment.unreadable.offset != error.offset
         logger.log(
             logging.ERROR if is_news else logging.DEBUG,
             "%s. The partition is held there and tried again in %g s; the others continue",
@@ -92,14 +97,14 @@ class UnreadablePartitions:
             _TRY_AGAIN,
             extra={"action": "unreadable", **_coordinates(error.partition), "offset": error.offset},
         )
-        session.unreadable, session.waits = error, True
-        self._timers[session] = asyncio.get_running_loop().call_later(_TRY_AGAIN, self._try_again, session)
+        assignment.unreadable, assignment.waits = error, True
+        self._timers[assignment] = asyncio.get_running_loop().call_later(_TRY_AGAIN, self._try_again, assignment)
 
-    def _try_again(self, session: Session) -> None:
-        self._timers.pop(session, None)
-        session.waits = False
-        if session.state is SessionState.OPEN and not session.resetting:
-            self._client.seek(session.partition, session.ledger.position)
+    def _try_again(self, assignment: Assignment) -> None:
+        self._timers.pop(assignment, None)
+        assignment.waits = False
+        if assignment.state is AssignmentState.OPEN and not assignment.resetting:
+            self._client.seek(assignment.partition, assignment.ledger.position)
             self._on_change()
 
 

@@ -64,7 +64,7 @@ def test_an_option_that_is_not_the_users_is_refused_by_name(option: str, value: 
 
 
 def test_durations_must_fit_together() -> None:
-    """A heartbeat after the session's end, or a duration of 0, is refused."""
+    """A heartbeat after the assignment's end, or a duration of 0, is refused."""
     with pytest.raises(ConfigurationError, match=r"heartbeat_interval=5: less than session_timeout=5 s"):
         AiokafkaClient("127.0.0.1:1", "group", session_timeout=5, heartbeat_interval=5)
     with pytest.raises(ConfigurationError, match="rebalance_timeout=0"):

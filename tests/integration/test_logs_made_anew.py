@@ -14,9 +14,9 @@ from aiokafka import TopicPartition as Place
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from aioparallel import PositionOutsideLog, Record, Transactions
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Fetched
 from aioparallel.group.resets import Resets
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import encode_offset_map
 from aioparallel.persistence.sql import SqlStore
 from aioparallel.records.record import TopicPartition
@@ -173,7 +173,7 @@ async def test_nothing_is_committed_for_the_topic_that_was_made_anew_before_it_i
         if record.value == b"old-49":
             await goes_on.wait()
 
-    async def check(resets: Resets, session: Session, news: Fetched) -> None:
+    async def check(resets: Resets, assignment: Assignment, news: Fetched) -> None:
         is_looked_at.set()
         await asyncio.get_running_loop().create_future()
 

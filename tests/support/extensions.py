@@ -22,8 +22,8 @@ from aioparallel import (
 )
 from aioparallel.config.extension import ConsumerContext
 from aioparallel.delivery.producer import Producer
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Client
-from aioparallel.group.sessions import Session
 from aioparallel.testing.memory import (
     InMemoryBroker,
     InMemoryClient,
@@ -101,7 +101,7 @@ class Noting(Extension):
     async def start(self) -> None:
         self._note("start")
 
-    def assigned(self, session: Session) -> PartitionState:
+    def assigned(self, assignment: Assignment) -> PartitionState:
         self._note("assigned")
         return NotingState(self)
 

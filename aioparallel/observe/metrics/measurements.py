@@ -22,8 +22,8 @@ from aioparallel.records.errors import ConsumerStateError, RetryLater
 from aioparallel.records.record import Record, TopicPartition
 
 if TYPE_CHECKING:
+    from aioparallel.group.assignment import Assignment
     from aioparallel.group.client import CommitFault, Committed
-    from aioparallel.group.sessions import Session
 
 __all__ = ["Counted", "Distribution", "Figures", "Histogram", "Measurements"]
 
@@ -86,10 +86,10 @@ class Figures:
 class _Partition(PartitionState):
     """One assignment of a partition: when its records were fetched, by ``perf_counter``, and where they are counted."""
 
-    __slots__ = ("_firsts", "_session", "_times", "age", "handler", "wait")
+    __slots__ = ("_assignment", "_firsts", "_times", "age", "handler", "wait")
 
-    def __init__(self, session: Session, handler: Counted, wait: Counted, age: Counted) -> None:
-        self._session = session
+    def __init__(self, assignment: Assignment, handler: Counted, wait: Counted, age: Counted) -> None:
+        self._assignment = assignment
         self._firsts: list[int] = []  # the first offset of each fetch
         self._times: list[float] = []
         # Of records that succeed: a look-up for each would cost more than to count it.
@@ -103,7 +103,7 @@ class _Partition(PartitionState):
             if not times or now - times[-1] > _APART:
                 firsts.append(records[0].offset)
                 times.append(now)
-                done = bisect_right(firsts, self._session.ledger.next_commit) - 1
+                done = bisect_right(firsts, self._assignment.ledger.next_commit) - 1
                 if done > 0:
                     del firsts[:done], times[:done]
         return records
@@ -176,11 +176,11 @@ class Measurements(Extension, Generic[C]):
         """Belong to this consumer."""
         self._context = consumer
 
-    def assigned(self, session: Session) -> PartitionState:
+    def assigned(self, assignment: Assignment) -> PartitionState:
         """Note when records of this partition are fetched."""
-        topic = session.partition.topic
-        found = self._partitions[session.partition] = _Partition(
-            session, self._handler[topic, "succeeded"], self._wait[topic,], self._age[topic, "succeeded"]
+        topic = assignment.partition.topic
+        found = self._partitions[assignment.partition] = _Partition(
+            assignment, self._handler[topic, "succeeded"], self._wait[topic,], self._age[topic, "succeeded"]
         )
         return found
 

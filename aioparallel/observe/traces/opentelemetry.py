@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from aioparallel.config.handling import CallNext
     from aioparallel.delivery.dead_letters import LetterBox
     from aioparallel.engine.sinks import OutputSink
-    from aioparallel.group.sessions import Session
+    from aioparallel.group.assignment import Assignment
     from aioparallel.handlers.batches import Batch
     from aioparallel.http.requests import SendRequest
 
@@ -361,7 +361,7 @@ class OpenTelemetryTraces(Extension):
                 if attempt is not None:
                     attempt.end(outcome)
 
-    def assigned(self, session: Session) -> PartitionState | None:
+    def assigned(self, assignment: Assignment) -> PartitionState | None:
         """Forget records of partitions that are gone."""
         self._forget()
         return None

@@ -11,8 +11,8 @@ from typing import Any, Final
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.policies import Deduplicate
 from aioparallel.engine.sinks import DeadLetterSink, Done
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import CommitFault, Committed
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import Stats
 from aioparallel.persistence.compacted_topic import unsaved_problems
@@ -119,9 +119,9 @@ class Deduplication(Extension):
                     )
         return positions
 
-    def assigned(self, session: Session) -> Seen:
+    def assigned(self, assignment: Assignment) -> Seen:
         """Returns the filter of one assignment."""
-        partition, identify = session.partition, identify_by(self._policy.by, self._topic.group_id)
+        partition, identify = assignment.partition, identify_by(self._policy.by, self._topic.group_id)
         return Seen(identify, lambda: self._partitions[partition].memory, self._looked)
 
     # -- commits ----------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ __all__ = ["Fenced", "InDoubt", "PartlyDone", "are_done"]
 logger = logging.getLogger(__name__)
 
 _FENCED: Final = 1.0
-"""Seconds until a record of a lost partition is retried. Its session ends before that."""
+"""Seconds until a record of a lost partition is retried. Its assignment ends before that."""
 _ANSWER: Final = 10.0
 """Seconds for one query, which may wait for the end of another transaction. After that, it is retried."""
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0

@@ -15,8 +15,8 @@ from aioparallel.config.policies import Transactions
 from aioparallel.config.state import State
 from aioparallel.delivery.producer import Producer, sent
 from aioparallel.event_loop.steady_clock import steady_time
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import CommitFault, Committed
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import StateStats, Stats
 from aioparallel.persistence.compacted_topic import unsaved_problems
@@ -106,17 +106,17 @@ class KeyedState(Extension):
 
     def before_attempt(self, record: Record[Any, Any]) -> None:
         """Compute the value after this record. Raises RecordWithoutKey, StateFailed."""
-        for state in cast("Session", record._source).partition_states:
+        for state in cast("Assignment", record._source).partition_states:
             if isinstance(state, StateView):
                 state.begin(record)
 
     # -- restoring --------------------------------------------------------------------------------------
 
-    def assigned(self, session: Session) -> StateView:
+    def assigned(self, assignment: Assignment) -> StateView:
         """Returns an empty view, which is restored next."""
-        self._restores.release(session.partition)
-        view = self._views[session.partition] = StateView(
-            self._policy, session, steady_time, keeps_lanes=self._is_transactional
+        self._restores.release(assignment.partition)
+        view = self._views[assignment.partition] = StateView(
+            self._policy, assignment, steady_time, keeps_lanes=self._is_transactional
         )
         return view
 
@@ -222,7 +222,7 @@ class KeyedState(Extension):
         if view.save_failure != reason:
             logger.warning(
                 "%s: the increment of its state is not written to %s, so its offsets are not committed: %s",
-                view.session.partition,
+                view.assignment.partition,
                 self._topics.names.increments,
                 reason,
                 extra={"action": "state_unsaved"},
@@ -239,7 +239,7 @@ class KeyedState(Extension):
 
     async def _write_due(self) -> None:
         for view in [*self._views.values()]:
-            partition = view.session.partition
+            partition = view.assignment.partition
             async with self._writing:
                 waits = asyncio.get_running_loop().time() < view.retry_at
                 if self._views.get(partition) is view and not waits and view.is_due():
@@ -253,7 +253,7 @@ class KeyedState(Extension):
                 await self._write_due()
 
     async def _snapshot(self, view: StateView) -> None:
-        partition, topic = view.session.partition, self._topics.names.snapshots
+        partition, topic = view.assignment.partition, self._topics.names.snapshots
         loop = asyncio.get_running_loop()
         began, taken = loop.time(), view.take()
         try:

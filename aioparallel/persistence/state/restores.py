@@ -107,7 +107,7 @@ class Restores:
 
     async def _restore(self, restore: _Restore) -> None:
         view, committed = restore.view, restore.committed
-        partition = view.session.partition
+        partition = view.assignment.partition
         began = asyncio.get_running_loop().time()
         increment = None if committed is None else await restore.increment
         for attempt in itertools.count(1):
@@ -121,7 +121,7 @@ class Restores:
                         found = await restore.restoring.run(increment)
                     if increment is None:
                         found = found._replace(incarnation=await self._new_incarnation(partition))
-                    elif _is_older(view.session.generation, increment):
+                    elif _is_older(view.assignment.generation, increment):
                         found = found._replace(next_incarnation=await self._new_incarnation(partition))
             except (TimeoutError, ClientError) as error:
                 if not _may_pass(error):
@@ -191,7 +191,7 @@ class Restores:
     async def _look_for(self, restores: Sequence[_Restore]) -> None:
         idle_timeout = _IDLE_TIMEOUT
         for attempt in itertools.count(1):
-            left = {one.view.session.partition: one for one in restores if not one.increment.done()}
+            left = {one.view.assignment.partition: one for one in restores if not one.increment.done()}
             if not left:
                 return
             wanted = {partition: one.committed for partition, one in left.items() if one.committed is not None}

@@ -17,7 +17,7 @@ from aioparallel.records.record import Record
 from aioparallel.records.user_errors import RAISED, refuse_coroutine
 
 if TYPE_CHECKING:
-    from aioparallel.group.sessions import Session
+    from aioparallel.group.assignment import Assignment
 from aioparallel.config.state import KeyedPartition
 
 __all__ = ["Restored", "StateView", "Taken", "position_of"]
@@ -62,7 +62,7 @@ class Taken(NamedTuple):
     slot: int
     position: OffsetMap
     frozen: Frozen[Any]
-    session: Session
+    assignment: Assignment
     at: float
     """Seconds since the epoch."""
     since: int
@@ -85,9 +85,9 @@ class StateView(KeyedPartition):
     """
 
     def __init__(
-        self, policy: State[Any], session: Session, clock: Callable[[], float], *, keeps_lanes: bool = False
+        self, policy: State[Any], assignment: Assignment, clock: Callable[[], float], *, keeps_lanes: bool = False
     ) -> None:
-        self.session = session
+        self.assignment = assignment
         self.save_failure = ""
         """Why the last increment is not written; empty: it is."""
         self.snapshot_failure = ""
@@ -234,13 +234,13 @@ class StateView(KeyedPartition):
         A text has at most ``largest`` bytes. There are no parts if one text holds all offsets.
         """
         self._sent = self._named
-        origin = self.session.start if self._origin is None else self._origin
+        origin = self.assignment.start if self._origin is None else self._origin
         texts = self._unapplied.texts(largest)  # they may be many
         is_one = len(texts) <= 1
         parts = None if is_one else Parts(secrets.token_hex(8), len(texts))
         unapplied = texts[0] if is_one and texts else NONE
         named = [named for named, _ in self._snapshots]
-        at, generation = round(self._taken_at * 1000), self.session.generation.id
+        at, generation = round(self._taken_at * 1000), self.assignment.generation.id
         increment = Increment(committed, generation, origin, at, unapplied, named, self._incarnation, parts=parts)
         return increment, () if is_one else texts
 
@@ -258,8 +258,8 @@ class StateView(KeyedPartition):
         self._saved, self._parts_written = self._sent, self._parts_sent
         if self._next_incarnation is not None:  # a former owner's commits are refused, so it begins no incarnation
             self._incarnation, self._next_incarnation = self._next_incarnation, None
-        if self._lanes and self.session.acknowledged is not None:
-            is_committed = position_of(self.session.acknowledged).looker()
+        if self._lanes and self.assignment.acknowledged is not None:
+            is_committed = position_of(self.assignment.acknowledged).looker()
             self._lanes = {offset: lane for offset, lane in self._lanes.items() if not is_committed(offset)}
         self._name()
 
@@ -281,7 +281,7 @@ class StateView(KeyedPartition):
 
         A restore at the committed position must not find later records in it.
         """
-        committed = self.session.acknowledged
+        committed = self.assignment.acknowledged
         if self._written is None or committed is None or not position_of(committed).covers(self._written[1]):
             return
         self._snapshots = [self._written, *self._snapshots][:_NAMED]
@@ -295,14 +295,14 @@ class StateView(KeyedPartition):
 
     def is_due(self) -> bool:
         """Whether a full snapshot should be taken now, and a slot is free."""
-        if self._table is None or self._taken or self._written or self.has_news or not self.session.may_commit():
+        if self._table is None or self._taken or self._written or self.has_news or not self.assignment.may_commit():
             return False
         if self._since >= max(self._policy.snapshot_after, self._table.count) or self._unapplied_since >= _MANY:
             return True
         # Offsets without records count too (aborted records, markers): once deleted, they cannot be told from lost
         # ones.
-        before = self.session.start if self._taken_to is None else self._taken_to
-        has_moved = bool(self._since) or self.session.ledger.next_commit > before
+        before = self.assignment.start if self._taken_to is None else self._taken_to
+        has_moved = bool(self._since) or self.assignment.ledger.next_commit > before
         return has_moved and self._clock() - self._taken_at >= self._policy.snapshot_interval
 
     def _free_slot(self) -> int:
@@ -317,9 +317,9 @@ class StateView(KeyedPartition):
         """Copy the state and its position in one step. Call :meth:`written` or :meth:`not_written` next."""
         self._taken = Taken(
             self._free_slot(),
-            self.session.ledger.snapshot(),
+            self.assignment.ledger.snapshot(),
             self.table.freeze(),
-            self.session,
+            self.assignment,
             self._clock(),
             self._since,
             self._unapplied_since,

@@ -105,7 +105,7 @@ class _Writing:
         """Send the next piece. Raises ProduceFailed if an earlier one failed, and Unwanted."""
         while len(self._sent) >= _UNACKNOWLEDGED:
             await self._take_first()
-        if self._taken.session.dropped:
+        if self._taken.assignment.dropped:
             raise Unwanted
         key = encode_piece_key(self._place._replace(number=self.pieces))
         number = self._place.partition.partition

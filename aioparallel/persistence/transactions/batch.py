@@ -1,7 +1,7 @@
-"""What one transaction commits: the offset, the offset map and the outputs of each session. No I/O.
+"""What one transaction commits: the offset, the offset map and the outputs of each assignment. No I/O.
 
-:func:`take` reads offset, map and outputs of a session in one step without an ``await``. If a record ended between two
-reads, it would be committed without its outputs, or its outputs would be written and it would not be committed.
+:func:`take` reads offset, map and outputs of an assignment in one step without an ``await``. If a record ended between
+two reads, it would be committed without its outputs, or its outputs would be written and it would not be committed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from sys import maxsize
 from typing import Final, Literal, NamedTuple
 
 from aioparallel.config.extension import NO_LANES
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import LedgerSnapshot, Sample, ledger_snapshot, sample
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
 from aioparallel.persistence.transactions.pending_outputs import Entry, Waiting
 from aioparallel.records.record import TopicPartition
@@ -28,7 +28,7 @@ _MUCH: Final = 500
 
 
 class Taken(NamedTuple):
-    """The state of one session at one moment."""
+    """The state of one assignment at one moment."""
 
     ledger: LedgerSnapshot
     entries: Sequence[Entry]
@@ -46,7 +46,7 @@ class Taken(NamedTuple):
 
 
 class PartitionSlice(NamedTuple):
-    """The part of one session that goes into a transaction."""
+    """The part of one assignment that goes into a transaction."""
 
     sample: Sample
     """The position to commit."""
@@ -55,7 +55,7 @@ class PartitionSlice(NamedTuple):
     """The position if all outputs fitted."""
     is_short: bool = False
     """Whether the map covers less than the committed one, because it did not fit. If it were committed, records whose
-    outputs are written would run again. So the session waits until the record at its base has ended."""
+    outputs are written would run again. So the assignment waits until the record at its base has ended."""
     is_passed_over: bool = False
     """Whether none of its outputs fitted."""
     behind: int = 0
@@ -76,20 +76,24 @@ class PartitionSlice(NamedTuple):
     @property
     def is_new(self) -> bool:
         """Whether the broker does not have exactly this position."""
-        before = self.sample.session.acknowledged
+        before = self.sample.assignment.acknowledged
         return before is None or self.sample.committed[:2] != before[:2]
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write or commit."""
-        return not (self.entries or self.is_new or self.sample.session.has_news)
+        return not (self.entries or self.is_new or self.sample.assignment.has_news)
 
 
-def take(session: Session, waiting: Waiting) -> Taken:
-    """Read ledger and outputs of a session in one step."""
-    lanes = {offset: lane for state in session.partition_states for offset, lane in state.lanes().items()}
+def take(assignment: Assignment, waiting: Waiting) -> Taken:
+    """Read ledger and outputs of an assignment in one step."""
+    lanes = {offset: lane for state in assignment.partition_states for offset, lane in state.lanes().items()}
     return Taken(
-        ledger_snapshot(session), waiting.of(session), session.promised, session.acknowledged_version or _NEVER, lanes
+        ledger_snapshot(assignment),
+        waiting.of(assignment),
+        assignment.promised,
+        assignment.acknowledged_version or _NEVER,
+        lanes,
     )
 
 
@@ -136,7 +140,7 @@ def _part(
     missing = {record.offset for entry in left for record in entry.records} | _behind(left, taken.lanes)
     reach = max([taken.promised, *[record.offset for entry in entries for record in entry.records]])
     ledger = LedgerSnapshot(
-        taken.ledger.session, _without(taken.ledger.map, missing, reach), taken.acknowledged, taken.ledger.epochs
+        taken.ledger.assignment, _without(taken.ledger.map, missing, reach), taken.acknowledged, taken.ledger.epochs
     )
     return _fitted(ledger, entries, limit, formats, taken.lanes)
 
@@ -214,20 +218,22 @@ def _without(given: OffsetMap, offsets: Collection[int], reach: int = maxsize) -
 
 
 class TransactionBatch:
-    """The slices of all sessions in one transaction."""
+    """The slices of all assignments in one transaction."""
 
     def __init__(self, slices: Sequence[PartitionSlice]) -> None:
-        self.slices = {one.sample.session: one for one in slices}
+        self.slices = {one.sample.assignment: one for one in slices}
 
     def __repr__(self) -> str:
         entries = sum(len(one.entries) for one in self.slices.values())
-        return f"<TransactionBatch of {len(self.slices)} sessions, {entries} entries>"
+        return f"<TransactionBatch of {len(self.slices)} assignments, {entries} entries>"
 
     def without(self, partitions: Collection[TopicPartition]) -> TransactionBatch:
         """Return the batch without the slices of these partitions. Their outputs wait for the next one."""
         if not partitions:
             return self
-        return TransactionBatch([one for session, one in self.slices.items() if session.partition not in partitions])
+        return TransactionBatch(
+            [one for assignment, one in self.slices.items() if assignment.partition not in partitions]
+        )
 
     @property
     def size(self) -> int:
@@ -237,9 +243,9 @@ class TransactionBatch:
     @property
     def positions(self) -> dict[TopicPartition, Committed]:
         """The positions to commit."""
-        return {session.partition: one.sample.committed for session, one in self.slices.items()}
+        return {assignment.partition: one.sample.committed for assignment, one in self.slices.items()}
 
     @property
     def is_ours(self) -> bool:
-        """Whether this member still owns all its sessions."""
-        return not any(session.dropped or session.fenced for session in self.slices)
+        """Whether this member still owns all its assignments."""
+        return not any(assignment.dropped or assignment.fenced for assignment in self.slices)

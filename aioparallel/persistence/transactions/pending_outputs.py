@@ -1,7 +1,7 @@
 """Holds the outputs of complete records until their transaction has ended. Plain objects, no I/O.
 
-Each session has one list, in the order in which its records ended. A record becomes complete and its outputs are added
-in one step. So the outputs of a key are in the order of its records, and any prefix of the list keeps that order.
+Each assignment has one list, in the order in which its records ended. A record becomes complete and its outputs are
+added in one step. So the outputs of a key are in the order of its records, and any prefix of the list keeps that order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from aioparallel.delivery.outputs import size_of
 from aioparallel.delivery.shrinking import SentLetter
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.records.record import Outgoing, Record
 
 __all__ = ["Entry", "Waiting"]
@@ -27,7 +27,7 @@ class Entry:
 
     ``record`` and ``output`` are the first ones. ``together`` and ``more`` are all of them if there are several, else
     empty. Most entries have one of each, and many entries wait, so this leaves fewer objects to the garbage collector.
-    All records belong to one session. ``size``: bytes of the outputs; 0: computed here.
+    All records belong to one assignment. ``size``: bytes of the outputs; 0: computed here.
     """
 
     __slots__ = ("_more", "_together", "output", "record", "size")
@@ -79,7 +79,7 @@ class Entry:
 
 
 class _List:
-    """The waiting entries of one session."""
+    """The waiting entries of one assignment."""
 
     __slots__ = ("bytes", "entries")
 
@@ -89,37 +89,37 @@ class _List:
 
 
 class Waiting:
-    """The lists of all sessions."""
+    """The lists of all assignments."""
 
     def __init__(self) -> None:
-        self._lists: dict[Session, _List] = {}
-        self._held: Counter[Session] = Counter()  # how often each one is held
-        self._lost: set[Session] = set()  # held until they end
+        self._lists: dict[Assignment, _List] = {}
+        self._held: Counter[Assignment] = Counter()  # how often each one is held
+        self._lost: set[Assignment] = set()  # held until they end
         self._places: dict[AnyRecord, Entry] = {}  # of records whose outputs were refused
         self.bytes = 0
         """Bytes of all waiting entries, with their overhead. Entries that are being sent count as well."""
 
-    def add(self, session: Session, entry: Entry) -> None:
+    def add(self, assignment: Assignment, entry: Entry) -> None:
         """Append an entry. The caller completes its records in the same step."""
-        waiting = self._lists.get(session)
+        waiting = self._lists.get(assignment)
         if waiting is None:
-            waiting = self._lists[session] = _List()
+            waiting = self._lists[assignment] = _List()
         waiting.entries.append(entry)
         waiting.bytes += entry.size
         self.bytes += entry.size
 
-    def of(self, session: Session) -> Sequence[Entry]:
-        """Return a copy of the waiting entries of a session."""
-        waiting = self._lists.get(session)
+    def of(self, assignment: Assignment) -> Sequence[Entry]:
+        """Return a copy of the waiting entries of an assignment."""
+        waiting = self._lists.get(assignment)
         return () if waiting is None else tuple(waiting.entries)
 
-    def has(self, session: Session) -> bool:
-        """Whether the session has waiting entries."""
-        return session in self._lists
+    def has(self, assignment: Assignment) -> bool:
+        """Whether the assignment has waiting entries."""
+        return assignment in self._lists
 
-    def size_of(self, session: Session) -> int:
-        """Bytes of the waiting entries of a session."""
-        waiting = self._lists.get(session)
+    def size_of(self, assignment: Assignment) -> int:
+        """Bytes of the waiting entries of an assignment."""
+        waiting = self._lists.get(assignment)
         return 0 if waiting is None else waiting.bytes
 
     @property
@@ -127,9 +127,9 @@ class Waiting:
         """The number of waiting outputs."""
         return sum(len(entry.outputs) for entry in self._all())
 
-    def remove(self, session: Session, gone: Sequence[Entry]) -> None:
+    def remove(self, assignment: Assignment, gone: Sequence[Entry]) -> None:
         """Remove entries that are committed or will never be. They are usually the first ones of the list."""
-        waiting = self._lists.get(session)
+        waiting = self._lists.get(assignment)
         if waiting is None or not gone:
             return
         entries = waiting.entries
@@ -142,11 +142,11 @@ class Waiting:
         waiting.bytes -= size
         self.bytes -= size
         if not entries:
-            del self._lists[session]
+            del self._lists[assignment]
 
-    def keep_places(self, session: Session, gone: Collection[Entry]) -> None:
+    def keep_places(self, assignment: Assignment, gone: Collection[Entry]) -> None:
         """Replace entries that will never be sent with empty ones, which dead letters of their records may fill."""
-        waiting = self._lists.get(session)
+        waiting = self._lists.get(assignment)
         if waiting is None:
             return
         refused = set(map(id, gone))
@@ -162,50 +162,50 @@ class Waiting:
                 entries.append(place)
         waiting.entries = entries
 
-    def add_letter(self, session: Session, record: AnyRecord, letter: Outgoing) -> None:
+    def add_letter(self, assignment: Assignment, record: AnyRecord, letter: Outgoing) -> None:
         """Add a dead letter: in the place that is kept for the record, or at the end."""
         if (place := self._places.pop(record, None)) is None:
-            self.add(session, Entry(record, letter))
+            self.add(assignment, Entry(record, letter))
             return
         place.output, place.size = letter, size_of(letter)
-        self._lists[session].bytes += place.size
+        self._lists[assignment].bytes += place.size
         self.bytes += place.size
 
     def drop_dropped(self) -> None:
-        """Forget sessions that have ended. Their records run again on the next owner."""
-        for session in [session for session in self._lists if session.dropped]:
-            self.bytes -= self._lists.pop(session).bytes
-        self._held = Counter({session: times for session, times in self._held.items() if not session.dropped})
-        self._lost = {session for session in self._lost if not session.dropped}
+        """Forget assignments that have ended. Their records run again on the next owner."""
+        for assignment in [assignment for assignment in self._lists if assignment.dropped]:
+            self.bytes -= self._lists.pop(assignment).bytes
+        self._held = Counter({assignment: times for assignment, times in self._held.items() if not assignment.dropped})
+        self._lost = {assignment for assignment in self._lost if not assignment.dropped}
         self._places = {record: place for record, place in self._places.items() if not record._source.dropped}
 
-    # -- sessions that may not be committed
+    # -- assignments that may not be committed
 
-    def hold(self, session: Session, *, for_good: bool = False) -> None:
-        """Stop commits of a session: a record is complete, but its output is not accepted yet. Call it once for each
-        such record. ``for_good``: the output never will be."""
-        self._held[session] += 1
+    def hold(self, assignment: Assignment, *, for_good: bool = False) -> None:
+        """Stop commits of an assignment: a record is complete, but its output is not accepted yet. Call it once for
+        each such record. ``for_good``: the output never will be."""
+        self._held[assignment] += 1
         if for_good:
-            self._lost.add(session)
+            self._lost.add(assignment)
 
-    def is_lost(self, session: Session) -> bool:
-        """Whether the session is held until it ends."""
-        return session in self._lost
+    def is_lost(self, assignment: Assignment) -> bool:
+        """Whether the assignment is held until it ends."""
+        return assignment in self._lost
 
     def forget_place(self, record: AnyRecord) -> None:
         """Forget the place of a record that will have no output."""
         self._places.pop(record, None)
 
-    def let_go(self, session: Session) -> None:
+    def let_go(self, assignment: Assignment) -> None:
         """Undo one :meth:`hold`. Commits continue when all are undone."""
-        if self._held[session] > 1:
-            self._held[session] -= 1
+        if self._held[assignment] > 1:
+            self._held[assignment] -= 1
         else:
-            del self._held[session]
+            del self._held[assignment]
 
     @property
-    def held(self) -> Collection[Session]:
-        """The sessions that may not be committed."""
+    def held(self) -> Collection[Assignment]:
+        """The assignments that may not be committed."""
         return self._held.keys()
 
     def _all(self) -> Iterator[Entry]:

@@ -17,7 +17,7 @@ from aioparallel.config.policies import FailurePolicy
 from aioparallel.delivery.dead_letters import DeadLetters
 from aioparallel.delivery.shrinking import is_cut
 from aioparallel.engine.schedule.counters import Counters, EndState
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.observe.record_logging import coordinates
 from aioparallel.persistence.transactions.pending_outputs import Entry, Waiting
 from aioparallel.records.errors import ProduceFailed, RecordStopped
@@ -64,30 +64,32 @@ class Refusals:
 
     async def refuse(self, refused: Mapping[Entry, ProduceFailed]) -> None:
         """Handle these entries. Their transaction is aborted, and no other transaction sends them."""
-        by_session: defaultdict[Session, list[Entry]] = defaultdict(list)
+        by_assignment: defaultdict[Assignment, list[Entry]] = defaultdict(list)
         for entry in refused:
             source = entry.record._source
-            assert isinstance(source, Session)
-            by_session[source].append(entry)
-        for session, entries in by_session.items():
-            self._waiting.keep_places(session, entries)
+            assert isinstance(source, Assignment)
+            by_assignment[source].append(entry)
+        for assignment, entries in by_assignment.items():
+            self._waiting.keep_places(assignment, entries)
         # Nothing is committed while this runs.
         for number, (entry, failure) in enumerate(refused.items()):
             if number % _AT_ONCE == _AT_ONCE - 1:
                 await asyncio.sleep(0)
-            self._refuse(cast("Session", entry.record._source), entry, failure)
+            self._refuse(cast("Assignment", entry.record._source), entry, failure)
 
-    def _refuse(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
-        if session.dropped:
+    def _refuse(self, assignment: Assignment, entry: Entry, failure: ProduceFailed) -> None:
+        if assignment.dropped:
             return
         if entry.is_letter:
-            self._refuse_letter(session, entry, failure)
+            self._refuse_letter(assignment, entry, failure)
             return
         self.count += len(entry.records)
         for record in entry.records:
-            self._give_up(session, record, failure, EndState.SUCCEEDED)
+            self._give_up(assignment, record, failure, EndState.SUCCEEDED)
 
-    def _give_up(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, counted: EndState) -> None:
+    def _give_up(
+        self, assignment: Assignment, record: Record[Any, Any], failure: ProduceFailed, counted: EndState
+    ) -> None:
         """Apply the failure policy to a record. ``counted``: the end state it is counted as so far."""
         if self._policy.dead_letter is not None and self._dead_letter_sink is not None:
             logger.warning(
@@ -98,13 +100,13 @@ class Refusals:
                 extra={"action": "output_refused", **coordinates(record)},
             )
             # The record is complete, but its offset may not be committed before its dead letter is accepted.
-            self._waiting.hold(session)
+            self._waiting.hold(assignment)
             self._dead_letter_sink.dispose(
-                record, failure, None, lambda _record, error: self._put(session, record, counted, error)
+                record, failure, None, lambda _record, error: self._put(assignment, record, counted, error)
             )
         elif self._policy.give_up == "skip":
             self._waiting.forget_place(record)
-            self._counters.move(session, counted, EndState.SKIPPED)
+            self._counters.move(assignment, counted, EndState.SKIPPED)
             logger.error(
                 "%s: the brokers refuse %s, and it is skipped: %s",
                 record.place,
@@ -113,16 +115,18 @@ class Refusals:
                 extra={"action": "output_skipped", **coordinates(record)},
             )
         else:
-            self._stop(session, record, failure, _OF_OUTPUT)
+            self._stop(assignment, record, failure, _OF_OUTPUT)
 
-    def _put(self, session: Session, record: Record[Any, Any], counted: EndState, error: Exception | None) -> None:
+    def _put(
+        self, assignment: Assignment, record: Record[Any, Any], counted: EndState, error: Exception | None
+    ) -> None:
         self._waiting.forget_place(record)
-        self._waiting.let_go(session)
+        self._waiting.let_go(assignment)
         if error is not None:
-            return  # its session has ended
-        self._counters.move(session, counted, EndState.DEAD_LETTERED)
+            return  # its assignment has ended
+        self._counters.move(assignment, counted, EndState.DEAD_LETTERED)
 
-    def _refuse_letter(self, session: Session, entry: Entry, failure: ProduceFailed) -> None:
+    def _refuse_letter(self, assignment: Assignment, entry: Entry, failure: ProduceFailed) -> None:
         """Send a dead letter that is too large for the broker again, with less content. Its headers make it larger than
         the record."""
         letter, dead_letter_sink = entry.output, self._dead_letter_sink
@@ -130,14 +134,14 @@ class Refusals:
         if less is not None:
             if dead_letter_sink is not None and not is_cut(letter):
                 dead_letter_sink.cut.note(entry.record, less)
-            self._waiting.add_letter(session, entry.record, less)
+            self._waiting.add_letter(assignment, entry.record, less)
         elif failure.too_large and letter.topic in self._policy.retry_topics:
-            self._give_up(session, entry.record, failure, EndState.DEAD_LETTERED)
+            self._give_up(assignment, entry.record, failure, EndState.DEAD_LETTERED)
         else:
-            self._stop(session, entry.record, failure, _OF_LETTER)
+            self._stop(assignment, entry.record, failure, _OF_LETTER)
 
-    def _stop(self, session: Session, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
-        self._waiting.hold(session, for_good=True)
+    def _stop(self, assignment: Assignment, record: Record[Any, Any], failure: ProduceFailed, hint: str) -> None:
+        self._waiting.hold(assignment, for_good=True)
         stopped = RecordStopped(
             f"{record.place}: the brokers refuse an output of it: {failure}. Nothing of its partition is committed "
             f"since the last transaction, so it runs again at the next start. {hint}"

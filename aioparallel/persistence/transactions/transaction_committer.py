@@ -1,7 +1,7 @@
 """The committer that writes positions and outputs in transactions. It drives the state machine.
 
 One coroutine runs all transactions. Callers that need a commit (a partition is lost, the run ends) ask it to begin
-early and wait. During each ``await`` here, sessions may end or change their generation.
+early and wait. During each ``await`` here, assignments may end or change their generation.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 from aioparallel.config.policies import OnProduced, Transactions
 from aioparallel.delivery.outputs import tell
 from aioparallel.delivery.waiters import Waiters
+from aioparallel.group.assignment import COMMITTABLE, Assignment
 from aioparallel.group.client import CommitFault, Generation
 from aioparallel.group.committing import GroupContext, owed
 from aioparallel.group.offset_commits import Sample, is_large, requests
 from aioparallel.group.sampling import Sampler
-from aioparallel.group.sessions import COMMITTABLE, Session
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import TransactionStats
 from aioparallel.offsets import decode_offset_map
@@ -121,52 +121,59 @@ class TransactionCommitter:
         """Begin the next transaction before the interval ends."""
         self._early.set()
 
-    async def commit_until(self, sessions: Iterable[Session], deadline: float) -> Mapping[TopicPartition, CommitFault]:
-        """Begin transactions until these sessions are committed, or the deadline. If offsets are not accepted by then,
-        the transaction is aborted when its sessions end; otherwise it is committed."""
-        asked = {session: session.ledger.version for session in sessions if session.state in COMMITTABLE}
-        # If more outputs wait than fit and more arrive, no commit ever covers a whole session. Its state now is enough.
+    async def commit_until(
+        self, assignments: Iterable[Assignment], deadline: float
+    ) -> Mapping[TopicPartition, CommitFault]:
+        """Begin transactions until these assignments are committed, or the deadline. If offsets are not accepted by
+        then, the transaction is aborted when its assignments end; otherwise it is committed."""
+        asked = {assignment: assignment.ledger.version for assignment in assignments if assignment.state in COMMITTABLE}
+        # If more outputs wait than fit and more arrive, no commit ever covers a whole assignment. Its state now is
+        # enough.
         is_much = self._outbox.bytes > self._size.bytes
         taken = (
-            {session: session.ledger.snapshot() for session in asked if self._waiting.has(session)} if is_much else {}
+            {assignment: assignment.ledger.snapshot() for assignment in asked if self._waiting.has(assignment)}
+            if is_much
+            else {}
         )
-        kept: set[Session] = set()
+        kept: set[Assignment] = set()
 
-        def owes(session: Session, version: tuple[int, int]) -> bool:
-            if session in kept or not session.owes(version):
+        def owes(assignment: Assignment, version: tuple[int, int]) -> bool:
+            if assignment in kept or not assignment.owes(version):
                 return False
-            before, committed = taken.get(session), session.acknowledged
+            before, committed = taken.get(assignment), assignment.acknowledged
             if before is not None and committed is not None and decode_offset_map(*committed[:2]).covers(before):
-                kept.add(session)
-            return session not in kept
+                kept.add(assignment)
+            return assignment not in kept
 
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(deadline):
                 cuts = self._builder.count
                 while not self._has_ended and any(
-                    session.may_commit()
-                    and owes(session, version)
-                    and not self._waiting.is_lost(session)
-                    and not self._builder.is_refused(session)
-                    and not self._builder.is_short(session, cuts)
-                    for session, version in asked.items()
+                    assignment.may_commit()
+                    and owes(assignment, version)
+                    and not self._waiting.is_lost(assignment)
+                    and not self._builder.is_refused(assignment)
+                    and not self._builder.is_short(assignment, cuts)
+                    for assignment, version in asked.items()
                 ):
                     self.soon()
                     await self._ended.enter()
-        why = {session.partition: session.fault for session in asked if session.fault is not None}
-        why |= {session.partition: CommitFault.HELD for session in asked if session in self._waiting.held}
-        owing = owed({session: version for session, version in asked.items() if session not in kept}, why)
+        why = {assignment.partition: assignment.fault for assignment in asked if assignment.fault is not None}
+        why |= {assignment.partition: CommitFault.HELD for assignment in asked if assignment in self._waiting.held}
+        owing = owed({assignment: version for assignment, version in asked.items() if assignment not in kept}, why)
         # A cut map is committed, but the outputs of records above its end are not.
-        behind = [session.partition for session in asked if session.cut is not None and self._waiting.has(session)]
+        behind = [
+            assignment.partition for assignment in asked if assignment.cut is not None and self._waiting.has(assignment)
+        ]
         return {**dict.fromkeys(behind, CommitFault.METADATA_TOO_LARGE), **owing}
 
-    async def finish(self, sessions: Collection[Session], timeout: float) -> None:
+    async def finish(self, assignments: Collection[Assignment], timeout: float) -> None:
         """Commit all waiting outputs. Continues after an abort, because the next transaction is smaller."""
         longest = max(timeout, 2 * self._policy.transaction_timeout)
         before = -1
         while self._outbox.bytes and self.commits > before:
             before = self.commits
-            if not await self.commit_until(sessions, self._loop.time() + longest):
+            if not await self.commit_until(assignments, self._loop.time() + longest):
                 return
 
     def released(self, partition: TopicPartition) -> None:
@@ -230,17 +237,17 @@ class TransactionCommitter:
             return batch
         ends = self._loop.time() + self._options.commit_timeout
         refused = await self._extensions.before_commit(batch.positions, ends)
-        for session in batch.slices:
-            fault = refused.get(session.partition)
-            session.fault = fault or session.fault
+        for assignment in batch.slices:
+            fault = refused.get(assignment.partition)
+            assignment.fault = fault or assignment.fault
             if fault is CommitFault.FENCED:
-                session.fenced = True
+                assignment.fenced = True
             elif fault is CommitFault.REFUSED:
-                self._builder.refused(session)
-            self._builder.let_wait(session, is_waiting=fault is not None)
+                self._builder.refused(assignment)
+            self._builder.let_wait(assignment, is_waiting=fault is not None)
         self.failed_commits += len(refused)
         self._is_refused = bool(refused)
-        gone = {session.partition for session in batch.slices if not session.may_commit()}
+        gone = {assignment.partition for assignment in batch.slices if not assignment.may_commit()}
         return batch.without(refused.keys() | gone)
 
     async def _drive(self) -> None:
@@ -351,9 +358,9 @@ class TransactionCommitter:
     async def _commit_offsets(self) -> None:
         machine, epoch = self._machine, self._epoch
         codes: dict[TopicPartition, int] = {}
-        sampled = {one.sample.session.partition: one.sample for one in self._batch.slices.values()}
+        sampled = {one.sample.assignment.partition: one.sample for one in self._batch.slices.values()}
         for generation, part in requests(sampled.values()):
-            positions = {one.session.partition: one.committed for one in part}
+            positions = {one.assignment.partition: one.committed for one in part}
             answer = await self._producer.commit_offsets(epoch, positions, generation, _ONE)
             may_be_too_large = is_large(positions.values())
             large: list[Sample] = []
@@ -377,15 +384,15 @@ class TransactionCommitter:
 
     def _apply(self, one: Sample, meaning: Meaning, generation: Generation, code: int) -> None:
         """Apply the answer for one partition."""
-        session = one.session
+        assignment = one.assignment
         match meaning:
             case Meaning.TOO_LARGE:
-                session.fault = CommitFault.METADATA_TOO_LARGE
+                assignment.fault = CommitFault.METADATA_TOO_LARGE
             case Meaning.REFUSED:
-                self._builder.refused(session)
-                session.fault = CommitFault.REFUSED
-            case Meaning.NOT_OURS if session.generation == generation:
-                self._fence(session, generation, instance_fenced=code == ErrorCode.FENCED_INSTANCE_ID)
+                self._builder.refused(assignment)
+                assignment.fault = CommitFault.REFUSED
+            case Meaning.NOT_OURS if assignment.generation == generation:
+                self._fence(assignment, generation, instance_fenced=code == ErrorCode.FENCED_INSTANCE_ID)
             case _:
                 return
         self.failed_commits += 1
@@ -405,17 +412,19 @@ class TransactionCommitter:
     async def _verify(self) -> None:
         """Check whether the stable offsets are those of this transaction. Lost partitions are left out: the next owner
         may have committed them since, and their outputs are not sent again here."""
-        wanted = {session: one for session, one in self._batch.slices.items() if session.may_commit() and one.is_new}
+        wanted = {
+            assignment: one for assignment, one in self._batch.slices.items() if assignment.may_commit() and one.is_new
+        }
         if not wanted:
             self._machine.verified(is_committed=False)
             return
-        answer = await self._producer.stable_offsets([session.partition for session in wanted], _ONE)
+        answer = await self._producer.stable_offsets([assignment.partition for assignment in wanted], _ONE)
         if answer.code != ErrorCode.NONE:
             self._machine.verified(is_committed=None)
             return
         # Each position is new, and all or none were committed, so one of them is enough.
-        for session, one in wanted.items():
-            found = answer.found.get(session.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
+        for assignment, one in wanted.items():
+            found = answer.found.get(assignment.partition, ErrorCode.UNSTABLE_OFFSET_COMMIT)
             if not isinstance(found, int):
                 self._machine.verified(is_committed=found is not None and found[:2] == one.sample.committed[:2])
                 return
@@ -429,9 +438,9 @@ class TransactionCommitter:
             self.commits += 1
             self._counters.was_committed(now - self._began)
             self._report_commit(now - self._began, {})
-            for session, one in self._batch.slices.items():
-                self._waiting.remove(session, one.entries)
-                self._builder.accepted(session)
+            for assignment, one in self._batch.slices.items():
+                self._waiting.remove(assignment, one.entries)
+                self._builder.accepted(assignment)
                 self._sampler.acknowledged(one.sample)
             if self._builder.is_part:
                 self.soon()
@@ -464,10 +473,10 @@ class TransactionCommitter:
                 extra={"action": "transaction_in_doubt", "transactional_id": self._id},
             )
 
-    def _fence(self, session: Session, generation: Generation, *, instance_fenced: bool = False) -> None:
-        """Fence a session: another member owns its partition."""
+    def _fence(self, assignment: Assignment, generation: Generation, *, instance_fenced: bool = False) -> None:
+        """Fence an assignment: another member owns its partition."""
         self._counters.fenced += 1
-        session.fault, session.fenced = CommitFault.FENCED, True
+        assignment.fault, assignment.fenced = CommitFault.FENCED, True
         self._member.client.fenced(generation, instance_fenced=instance_fenced)
 
     def _fence_all(self) -> None:
@@ -477,10 +486,10 @@ class TransactionCommitter:
             self._id,
             extra={"action": "transaction_fenced", "transactional_id": self._id},
         )
-        for session in list(self._member.sessions()):
-            if session.may_commit():
-                session.abandoned = True
-                self._fence(session, session.generation)
+        for assignment in list(self._member.assignments()):
+            if assignment.may_commit():
+                assignment.abandoned = True
+                self._fence(assignment, assignment.generation)
         self._id = self._producer.identify_as(self._new_id())
         self._machine.restart()
 

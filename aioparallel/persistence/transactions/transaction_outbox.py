@@ -1,6 +1,6 @@
 """The outbox of a consumer that commits in transactions: returned outputs wait here for the next transaction.
 
-A record is complete as soon as its outputs are in the list of its session. It is never in the state *producing*, and
+A record is complete as soon as its outputs are in the list of its assignment. It is never in the state *producing*, and
 the next record of its key can run. So size, headers and topic of an output are checked before. If only a broker refuses
 an output, the record cannot run again; see :mod:`aioparallel.persistence.transactions.refused_outputs`.
 """
@@ -16,7 +16,7 @@ from aioparallel.delivery.producer import TooLarge
 from aioparallel.delivery.shrinking import SentLetter
 from aioparallel.delivery.waiters import Waiters
 from aioparallel.engine.sinks import DeliveryListener, Offered
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.persistence.transactions.pending_outputs import Entry, Waiting
 from aioparallel.persistence.transactions.producer import TransactionalProducer
 from aioparallel.records.errors import ClientError, InvalidOutput, ProduceFailed
@@ -96,7 +96,7 @@ class TransactionOutbox:
             listener.undelivered(record, failure)
             return
         if isinstance(outputs[0], SentLetter):  # a dead letter, or the record for a retry topic
-            self.waiting.add_letter(cast("Session", record._source), record, outputs[0])
+            self.waiting.add_letter(cast("Assignment", record._source), record, outputs[0])
             self._look_at_bytes()
         else:
             more = outputs if len(outputs) > 1 else ()
@@ -106,7 +106,7 @@ class TransactionOutbox:
             self._waiters.wake(1)
 
     def _add(self, record: AnyRecord, entry: Entry) -> None:
-        self.waiting.add(cast("Session", record._source), entry)
+        self.waiting.add(cast("Assignment", record._source), entry)
         self._look_at_bytes()
 
     def _look_at_bytes(self) -> None:

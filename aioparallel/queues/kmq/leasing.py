@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.delivery.producer import Producer
 from aioparallel.engine.run.processor import Processor
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.handlers.stack import deserialise
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.queues.kmq.leases import Lease, Leased, LeaseFailed, Leases, RecordLease, check_seconds
@@ -45,7 +45,7 @@ _IF_FAILED: Final = 30.0
 class _Portion(NamedTuple):
     """Records of one fetch of one partition, until their start markers are acknowledged."""
 
-    session: Session
+    assignment: Assignment
     records: Sequence[Record[Any, Any]]
     size: int
 
@@ -74,7 +74,7 @@ class Leasing(Extension):
         self.tracker: RedeliveryTracker | None = None
         self._of_tracker = contextlib.AsyncExitStack()
         self._leases: Leases | None = None
-        self._sending: Counter[Session] = Counter()  # portions
+        self._sending: Counter[Assignment] = Counter()  # portions
         self._records = self._size = 0  # of these portions
         self._changed = asyncio.Event()  # one of these portions has ended
         self._retries: set[asyncio.TimerHandle] = set()
@@ -145,19 +145,19 @@ class Leasing(Extension):
         self._leases = Leases(self._producer, self._topics.markers, lambda: not scheduler.paused)
         return self
 
-    def admit(self, session: Session, records: Sequence[Record[Any, Any]]) -> int:
+    def admit(self, assignment: Assignment, records: Sequence[Record[Any, Any]]) -> int:
         """Write start markers for these records. Returns their bytes."""
         if not records:
             return 0
         size = sum([record._size for record in records])
         self._records += len(records)
         self._size += size
-        self._sending[session] += 1
-        self._mark(_Portion(session, records, size))
+        self._sending[assignment] += 1
+        self._mark(_Portion(assignment, records, size))
         return size
 
     def _mark(self, portion: _Portion) -> None:
-        topic, partition = self._topics.markers, portion.session.partition.partition
+        topic, partition = self._topics.markers, portion.assignment.partition.partition
         now, lease, records = asyncio.get_running_loop().time(), self._lease, portion.records
         if callable(lease):
             leases = [self._called(lease, record, now) for record in records]
@@ -186,12 +186,14 @@ class Leasing(Extension):
         self, portion: _Portion, leases: Sequence[RecordLease], result: Sequence[Produced] | ProduceFailed
     ) -> None:
         """All start markers of a portion are acknowledged, or one has failed."""
-        session, failure = portion.session, result if isinstance(result, ProduceFailed) else None
+        assignment, failure = portion.assignment, result if isinstance(result, ProduceFailed) else None
         if failure is not None:
-            self._unmarked[session.partition] = f"{len(portion.records)} records of {session.partition}: {failure}"
+            self._unmarked[assignment.partition] = (
+                f"{len(portion.records)} records of {assignment.partition}: {failure}"
+            )
         elif self._unmarked:
-            self._unmarked.pop(session.partition, None)
-        if not session.current:
+            self._unmarked.pop(assignment.partition, None)
+        if not assignment.current:
             self._forget(portion)  # none of it was committed, so the next owner reads it
         elif failure is None:
             self._run(portion, leases)
@@ -199,7 +201,7 @@ class Leasing(Extension):
             logger.warning(
                 "start markers of %d records of %s could not be written (%s); the write is repeated",
                 len(portion.records),
-                session.partition,
+                assignment.partition,
                 failure,
                 extra={"action": "start_markers_retry"},
             )
@@ -209,17 +211,17 @@ class Leasing(Extension):
             self._forget(portion)
 
     def _run(self, portion: _Portion, leases: Sequence[RecordLease]) -> None:
-        session = portion.session
+        assignment = portion.assignment
         assert self._leases is not None
         self._end(portion)
         offsets = [record.offset for record in portion.records]
         now, max_leases = asyncio.get_running_loop().time(), self._max_leases
         for lease in leases:
             lease.renewed_until = now + max_leases * lease.seconds
-        source = self._leases.source_of(session.partition)
+        source = self._leases.source_of(assignment.partition)
         source.leases.update(zip(offsets, leases, strict=True))
         self._leases.check_within(min([lease.seconds for lease in leases]))
-        session.complete_all(offsets)
+        assignment.complete_all(offsets)
         self._processor.admit(source, portion.records)
 
     def _forget(self, portion: _Portion) -> None:
@@ -231,10 +233,10 @@ class Leasing(Extension):
         signals.idle()
 
     def _end(self, portion: _Portion) -> None:
-        session = portion.session
-        self._sending[session] -= 1
-        if not self._sending[session]:
-            del self._sending[session]
+        assignment = portion.assignment
+        self._sending[assignment] -= 1
+        if not self._sending[assignment]:
+            del self._sending[assignment]
         self._records -= len(portion.records)
         self._size -= portion.size
         self._changed.set()
@@ -242,7 +244,7 @@ class Leasing(Extension):
     def _mark_later(self, portion: _Portion) -> None:
         def again() -> None:
             self._retries.discard(timer)
-            if portion.session.current:
+            if portion.assignment.current:
                 self._mark(portion)
             else:
                 self._forget(portion)
@@ -263,24 +265,24 @@ class Leasing(Extension):
         """Whether all records that were read have ended."""
         return not self._records and not self._processor.scheduler.unfinished
 
-    async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
-        """Read nothing more of these sessions, and wait for their start markers. Handlers continue."""
+    async def settle(self, assignments: Collection[Assignment], seconds: float, cancel_grace: float) -> None:
+        """Read nothing more of these assignments, and wait for their start markers. Handlers continue."""
         ends = asyncio.get_running_loop().time() + seconds
         # Before the wait: records that are read from now on belong to the next owner, and must not prolong the wait.
-        await self._processor.drain(list(sessions), 0, 0)
+        await self._processor.drain(list(assignments), 0, 0)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(ends):
-                while any(self._sending[session] for session in sessions):
+                while any(self._sending[assignment] for assignment in assignments):
                     self._changed.clear()
                     await self._changed.wait()
 
-    async def drain(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
+    async def drain(self, assignments: Collection[Assignment], seconds: float, cancel_grace: float) -> None:
         """Run the buffered records too, within the time: other consumers would get them only after their leases.
         Records that must wait longer are released to other consumers."""
         leases, scheduler, time = self._leases, self._processor.scheduler, asyncio.get_running_loop().time
         assert leases is not None
         began = time()
-        await self.settle(sessions, seconds, cancel_grace)
+        await self.settle(assignments, seconds, cancel_grace)
         try:
             while scheduler.unfinished and time() - began < seconds:
                 if self._processor.only_waits(began + seconds):

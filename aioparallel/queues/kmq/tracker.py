@@ -171,7 +171,7 @@ class RedeliveryTracker:
         """Returns the current statistics. Raises ConsumerStateError before the run."""
         stats = self._markers.stats()
         tracking, redeliverer = self._tracking, self._tracking.redeliverer
-        held = {session.partition.partition: len(one.open) for session, one in tracking.tracked.items()}
+        held = {assignment.partition.partition: len(one.open) for assignment, one in tracking.tracked.items()}
         partitions = tuple(
             TrackedPartition(one.partition, held.get(one.partition, 0), one.lag) for one in stats.partitions
         )

@@ -16,7 +16,7 @@ from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.policies import TooLargeLetters
 from aioparallel.engine.run.processor import Processor
 from aioparallel.event_loop.steady_clock import steady_time
-from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.observe.health import Problem
 from aioparallel.queues.kmq.marker_times import MarkerTimes
 from aioparallel.queues.kmq.markers import read_marker
@@ -48,8 +48,8 @@ _AT_ONCE: Final = 1_000
 class Tracked:
     """One partition of markers, in one assignment."""
 
-    def __init__(self, session: Session) -> None:
-        self.session = session
+    def __init__(self, assignment: Assignment) -> None:
+        self.assignment = assignment
         self.open = OpenMarkers()
         self.until: int | None = None
         """The first known end of the log. Before it is reached, it is not known which records have ended."""
@@ -80,7 +80,7 @@ class Tracking(Extension):
         self._too_large: TooLargeLetters = too_large
         self.arrival_topics = (topics.markers,)
         self._is_working = False
-        self.tracked: dict[Session, Tracked] = {}
+        self.tracked: dict[Assignment, Tracked] = {}
         self.foreign = 0
         """Records of the marker topic that are not markers of their partition."""
 
@@ -116,17 +116,17 @@ class Tracking(Extension):
         self._processor = processor
         return self
 
-    def admit(self, session: Session, records: Sequence[Record[Any, Any]]) -> int:
+    def admit(self, assignment: Assignment, records: Sequence[Record[Any, Any]]) -> int:
         """Read these markers. Returns their bytes."""
         if not records:
             return 0
-        tracked = self.tracked.get(session)
+        tracked = self.tracked.get(assignment)
         if tracked is None:
-            tracked = self.tracked[session] = Tracked(session)
-        partition, open_markers = session.partition.partition, tracked.open
+            tracked = self.tracked[assignment] = Tracked(assignment)
+        partition, open_markers = assignment.partition.partition, tracked.open
         complete: list[int] = []
         times, size, clock = tracked.times, 0, _clock()
-        if session.arrivals is not None and (at := session.arrivals.all_read_at) > 0:
+        if assignment.arrivals is not None and (at := assignment.arrivals.all_read_at) > 0:
             times.all_read(int(at * 1_000))
         for record in records:
             size += record._size
@@ -143,7 +143,7 @@ class Tracking(Extension):
                 before = open_markers.started(record.offset, marker.offset, written_at + marker.lease)
             if before is not None:
                 complete.append(before)
-        session.complete_all(complete)
+        assignment.complete_all(complete)
         tracked.read_at = asyncio.get_running_loop().time()
         return size
 
@@ -166,13 +166,13 @@ class Tracking(Extension):
         """Whether no redelivery is running."""
         return not any(tracked.under_way for tracked in self.tracked.values())
 
-    async def settle(self, sessions: Collection[Session], seconds: float, cancel_grace: float) -> None:
+    async def settle(self, assignments: Collection[Assignment], seconds: float, cancel_grace: float) -> None:
         """Wait for running redeliveries: their end markers follow them, and the next owner would redeliver again.
 
         Dead letters get less time: their topic may be unavailable for long, and a rebalance blocks all trackers.
         """
-        await self._processor.drain(list(sessions), 0, 0)  # nothing runs
-        tasks = [t.under_way for s in sessions if (t := self.tracked.get(s)) is not None and t.under_way]
+        await self._processor.drain(list(assignments), 0, 0)  # nothing runs
+        tasks = [t.under_way for s in assignments if (t := self.tracked.get(s)) is not None and t.under_way]
         if tasks:
             await asyncio.wait(tasks, timeout=seconds)
         with contextlib.suppress(TimeoutError):
@@ -189,10 +189,10 @@ class Tracking(Extension):
         try:
             while True:
                 await asyncio.sleep(_CHECK_INTERVAL)
-                for session, tracked in list(self.tracked.items()):
-                    if not session.current:
-                        del self.tracked[session]  # its running redelivery ends by itself
-                    elif session.state is SessionState.OPEN:
+                for assignment, tracked in list(self.tracked.items()):
+                    if not assignment.current:
+                        del self.tracked[assignment]  # its running redelivery ends by itself
+                    elif assignment.state is AssignmentState.OPEN:
                         self._check(tracked)
         finally:
             self._is_working = False
@@ -203,15 +203,15 @@ class Tracking(Extension):
                 await asyncio.wait(tasks, timeout=_CLOSING)
 
     def _check(self, tracked: Tracked) -> None:
-        session, client, loop = tracked.session, self._consumer.client, asyncio.get_running_loop()
+        assignment, client, loop = tracked.assignment, self._consumer.client, asyncio.get_running_loop()
         if tracked.until is None:
-            tracked.until = client.end_offset_seen(session.partition)
-        if tracked.until is None or session.ledger.position < tracked.until or tracked.under_way is not None:
+            tracked.until = client.end_offset_seen(assignment.partition)
+        if tracked.until is None or assignment.ledger.position < tracked.until or tracked.under_way is not None:
             return
         # Leases are compared with the time of the last marker, because markers may be read late. Once all are read, and
         # none arrived for some time, they are compared with the clock.
         is_recent = loop.time() - tracked.read_at < self._use_now_after
-        now = tracked.times.latest if is_recent or not self._has_all(session) else _clock()
+        now = tracked.times.latest if is_recent or not self._has_all(assignment) else _clock()
         due = tracked.open.due(now, _AT_ONCE)
         if due:
             tracked.under_way = loop.create_task(self._redeliver(tracked, due, now), name="aioparallel-redeliver")
@@ -220,20 +220,20 @@ class Tracking(Extension):
     def _redelivered(self, tracked: Tracked) -> None:
         """Check again at once: more records may be due."""
         tracked.under_way = None
-        if self._is_working and tracked.session.state is SessionState.OPEN:
+        if self._is_working and tracked.assignment.state is AssignmentState.OPEN:
             self._check(tracked)
 
-    def _has_all(self, session: Session) -> bool:
+    def _has_all(self, assignment: Assignment) -> bool:
         """Whether all markers are read.
 
         The known end must be recent: if the leader is silent, or this process was suspended, there may be more.
         """
         client = self._consumer.client
-        end, age = client.end_offset_seen(session.partition), client.since_end_seen(session.partition)
-        return end is not None and session.ledger.position >= end and age is not None and age < _UNTOLD
+        end, age = client.end_offset_seen(assignment.partition), client.since_end_seen(assignment.partition)
+        return end is not None and assignment.ledger.position >= end and age is not None and age < _UNTOLD
 
     async def _redeliver(self, tracked: Tracked, due: Sequence[int], now: int) -> None:
-        session, partition = tracked.session, tracked.session.partition.partition
+        assignment, partition = tracked.assignment, tracked.assignment.partition.partition
         markers = {offset: tracked.open.marker_of(offset) for offset in due}
 
         def is_same(offset: int) -> bool:
@@ -241,7 +241,7 @@ class Tracking(Extension):
             return tracked.open.marker_of(offset) == markers[offset]
 
         def is_wanted(offset: int) -> bool:
-            return session.current and is_same(offset)
+            return assignment.current and is_same(offset)
 
         def settled(offset: int) -> None:
             if (marker := markers[offset]) is not None:

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.intake import Intake, Plan
-from aioparallel.group.sessions import Session
 from aioparallel.queues.priority.budget import PollBudget, shares
 from aioparallel.queues.priority.client import PriorityClient
 
@@ -45,11 +45,11 @@ class PollPlanner:
         """Note that so many records of a priority were admitted, with ``size`` bytes."""
         self._intakes[rank].saw(records, size)
 
-    def plan(self, sessions: Sequence[Session]) -> Plan:
+    def plan(self, assignments: Sequence[Assignment]) -> Plan:
         """Plan the next poll."""
-        of: list[list[Session]] = [[] for _ in self._intakes]
-        for session in sessions:
-            of[session.rank].append(session)
+        of: list[list[Assignment]] = [[] for _ in self._intakes]
+        for assignment in assignments:
+            of[assignment.rank].append(assignment)
         bursting, burst = self._budget.burst()
         burst = min(burst, self._left_for(bursting, of))
         plans: list[Plan] = []
@@ -69,7 +69,7 @@ class PollPlanner:
             [priority for priority, plan in enumerate(plans) if plan.state.startswith("full")],
         )
 
-    def _left_for(self, bursting: int, of: Sequence[Sequence[Session]]) -> int:
+    def _left_for(self, bursting: int, of: Sequence[Sequence[Assignment]]) -> int:
         """Returns the capacity for a burst that other priorities do not occupy."""
         beyond = [sum([one.buffered for one in held]) - share for held, share in zip(of, self._shares, strict=True)]
         beyond[bursting] = 0

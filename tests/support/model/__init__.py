@@ -4,7 +4,7 @@
 
     model.py      records, lanes and maps, recounted each time
     group.py      logs with gaps, and a coordinator that refuses or forgets commits
-    sessions.py   partitions that come and go
+    assignments.py   partitions that come and go
     moves.py      all that may happen to both
     core.py       the sync core beside the model
     batch_kinds.py, gathered.py, batches.py

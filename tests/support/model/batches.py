@@ -17,10 +17,10 @@ from hypothesis.stateful import initialize, precondition, rule
 from aioparallel.config.handling import Ordering
 from aioparallel.engine.schedule.counters import EndState
 from aioparallel.records.history import history_of
+from tests.support.model.assignments import PARTITIONS, PICK
 from tests.support.model.batch_kinds import KEYS, Together, kind
 from tests.support.model.gathered import Gathered, is_before
 from tests.support.model.model import BEGUN, Entry, State
-from tests.support.model.sessions import PARTITIONS, PICK
 
 __all__ = ["Batches", "OneHandler", "kind"]
 
@@ -129,7 +129,7 @@ class Batches(Gathered):
     def take_at_the_end(self) -> bool:
         if self.ends_sated:
             for holding in self.model.holdings.values():
-                self.assembler.set_no_more_input(holding.session, True)
+                self.assembler.set_no_more_input(holding.assignment, True)
             assert all(one.is_due for one in self.open), "waits, though nothing more comes"
             return self._take()
         if self._take():
@@ -144,7 +144,9 @@ class Batches(Gathered):
             assert not self.open
             assert not self.lingering
             assert not any(kind.line.holds or kind.shared for kind in self.assembler._kinds.values())
-            assert not any(one.session.pending_batches or one.session.holds for one in self.model.holdings.values())
+            assert not any(
+                one.assignment.pending_batches or one.assignment.holds for one in self.model.holdings.values()
+            )
 
 
 class OneHandler(Batches):

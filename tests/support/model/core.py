@@ -21,7 +21,7 @@ class SyncCore(Moves):
 
     @invariant()
     def conservation(self) -> None:
-        """I5, over all and by session; nothing is recounted or clamped."""
+        """I5, over all and by assignment; nothing is recounted or clamped."""
         scheduler, counters, model = self.scheduler, self.scheduler.counters, self.model
         assert counters.in_flight == len(model.entries(State.IN_FLIGHT))
         assert counters.producing == len(model.entries(State.PRODUCING))
@@ -32,13 +32,13 @@ class SyncCore(Moves):
         assert (counters.admitted, counters.dropped) == (model.admitted, model.dropped)
         assert counters.admitted == scheduler.unfinished + sum(ended) + counters.dropped
         for holding in model.holdings.values():
-            session = holding.session
-            assert session.buffered == holding.count(State.BUFFERED)
-            assert session.buffered_bytes == holding.buffered_bytes
+            assignment = holding.assignment
+            assert assignment.buffered == holding.count(State.BUFFERED)
+            assert assignment.buffered_bytes == holding.buffered_bytes
             for state, records in (
-                (State.PARKED, session.parked),
-                (State.IN_FLIGHT, session.in_flight),
-                (State.PRODUCING, session.producing),
+                (State.PARKED, assignment.parked),
+                (State.IN_FLIGHT, assignment.in_flight),
+                (State.PRODUCING, assignment.producing),
             ):
                 assert records == {entry.record for entry in model.entries(state) if entry.owner is holding}
 
@@ -47,9 +47,9 @@ class SyncCore(Moves):
         """What is ready or held back is what the model says, each once."""
         total = 0
         for holding in self.model.holdings.values():
-            session = holding.session
-            total += len(session.ready)
-            heads = [*session.ready, *session.held, *self.gathered(holding)]
+            assignment = holding.assignment
+            total += len(assignment.ready)
+            heads = [*assignment.ready, *assignment.held, *self.gathered(holding)]
             assert len(heads) == len(set(heads))
             assert set(heads) == {entry.record for entry in self.model.ready(holding)}
         assert self.scheduler.ready == total
@@ -65,26 +65,26 @@ class SyncCore(Moves):
         assert self.scheduler.parked <= most, "I4: more are parked than the bound allows"
         assert self.scheduler.counters.in_flight <= self.most_in_flight
         for holding in self.model.holdings.values():
-            assert not holding.session.full or self.scheduler.parked * 8 >= self.max_parked * 3 - 8
+            assert not holding.assignment.full or self.scheduler.parked * 8 >= self.max_parked * 3 - 8
 
     @invariant()
     def the_ledger_knows_what_the_model_knows(self) -> None:
-        """I2 and I6: each outcome reaches its own session's ledger and no other."""
+        """I2 and I6: each outcome reaches its own assignment's ledger and no other."""
         for holding in self.model.holdings.values():
-            ledger, known = holding.session.ledger, holding.known
+            ledger, known = holding.assignment.ledger, holding.known
             assert list(ledger.incompletes) == sorted(known.incomplete)
             assert (ledger.position, ledger.next_commit) == (known.position, known.base)
             cells, ended = self.group.logs[holding.partition].cells, self.group.logs[holding.partition].ended
             assert all(o in ended or cells[o] == GAP for o in range(known.base))
         for holding in self.model.gone:
-            ledger = holding.session.ledger
+            ledger = holding.assignment.ledger
             assert holding.frozen == (ledger.version, dict(ledger.incompletes)), "I6: an older epoch's ledger moved"
 
     @invariant()
     def clean_means_acknowledged(self) -> None:
-        """I7: a session is dirty until exactly what it says now was acknowledged."""
+        """I7: an assignment is dirty until exactly what it says now was acknowledged."""
         for holding in self.model.holdings.values():
-            assert holding.session.dirty == (holding.acknowledged != holding.known.said())
+            assert holding.assignment.dirty == (holding.acknowledged != holding.known.said())
 
     @invariant()
     def timers(self) -> None:
@@ -107,7 +107,7 @@ class SyncCore(Moves):
             self.commits.answer()
         self._end_what_begun_and_stopped()
         for holding in self.model.holdings.values():
-            self.scheduler.set_ceiling(holding.session, NO_CEILING)
+            self.scheduler.set_ceiling(holding.assignment, NO_CEILING)
             cells = self.group.logs[holding.partition].cells
             if holding.known.position < len(cells):
                 self.fetch(holding.partition, [GAP] * (len(cells) - holding.known.position), 0)
@@ -142,7 +142,7 @@ class SyncCore(Moves):
             self.commits.answer()
         for holding in self.model.holdings.values():
             log = self.group.logs[holding.partition]
-            assert not holding.session.dirty
+            assert not holding.assignment.dirty
             assert log.committed is not None
             assert log.committed.offset == len(log.cells)
         self.check_all()

@@ -20,11 +20,11 @@ from aioparallel.handlers.batches import Batching, Call
 from aioparallel.handlers.stack import Batchings
 from aioparallel.records.history import history_of
 from aioparallel.records.record import Record
+from tests.support.model.assignments import CELLS, PARTITION, PARTITIONS, PICK
 from tests.support.model.batch_kinds import FIRST_CELLS, KINDS, WAYS, Together, Way, Ways
 from tests.support.model.core import SyncCore
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Cell, Entry, Holding, State, size_of
-from tests.support.model.sessions import CELLS, PARTITION, PARTITIONS, PICK
 
 __all__ = ["Before", "Gathered", "is_before"]
 
@@ -137,12 +137,12 @@ class Gathered(SyncCore):
         """Where records come that make a batch full with those in it, it waits no more."""
         super().fetch(partition, cells, back)
         for holding in self.model.holdings.values():
-            if holding.session.full:
-                self.was_held_back.add(holding.session)
+            if holding.assignment.full:
+                self.was_held_back.add(holding.assignment)
         for one in self.open:
             terms = one.batching.terms
             if terms.max_bytes is None and not self.was_held_back.intersection(one.parts):
-                owners = [holding for holding in self.model.holdings.values() if holding.session in one.parts]
+                owners = [holding for holding in self.model.holdings.values() if holding.assignment in one.parts]
                 if all(self.ways.only(owner.partition) for owner in owners):
                     assert one.is_due or self._with_behind(one, owners) < terms.size, "full, and it waits"
 
@@ -190,7 +190,7 @@ class Gathered(SyncCore):
         """Nothing more comes of it for now, or something may again."""
         holding = self.model.holdings.get(partition)
         if holding is not None:
-            self.assembler.set_no_more_input(holding.session, no_more_input)
+            self.assembler.set_no_more_input(holding.assignment, no_more_input)
 
     @precondition(lambda self: self.lingering)
     @rule(partition=PARTITION, goes=st.booleans())
@@ -208,13 +208,13 @@ class Gathered(SyncCore):
     @rule(pick=PICK, below=st.booleans())
     def set_ceiling(self, pick: int, below: bool) -> None:
         unfinished = self.model.entries(*UNFINISHED)
-        self.was_held_back.add(unfinished[pick % len(unfinished)].owner.session)
+        self.was_held_back.add(unfinished[pick % len(unfinished)].owner.assignment)
         super().set_ceiling(pick, below)
 
     @precondition(lambda self: self.model.holdings)
     @rule(partition=PARTITION)
     def stop_or_lose(self, partition: int) -> None:
-        """Stop a session whatever is with it; drop one that has stopped."""
+        """Stop an assignment whatever is with it; drop one that has stopped."""
         holding = self.model.holdings.get(partition)
         if holding is None:
             return
@@ -316,7 +316,7 @@ class Gathered(SyncCore):
         entries = [before.waiting[record] for record in call.records if record in before.waiting]
         assert len(entries) == len(call.records), "started, and had begun or ended already"
         assert len(set(entries)) == len(entries), "twice in one call"
-        assert call.parts.keys() == {entry.owner.session for entry in entries}
+        assert call.parts.keys() == {entry.owner.assignment for entry in entries}
         assert all(record._source is source for source, part in call.parts.items() for record in part)
         batching = call.batching
         assert batching is not None
@@ -383,12 +383,12 @@ class Gathered(SyncCore):
             own = [
                 holding
                 for holding in self.model.holdings.values()
-                if not holding.session.stopped
-                and holding.session in self.scheduler.sources
+                if not holding.assignment.stopped
+                and holding.assignment in self.scheduler.sources
                 and self.ways.only(holding.partition) is batching
             ]
             owners = {*owners, *own}
-        return any(not owner.session.no_more_input for owner in owners)
+        return any(not owner.assignment.no_more_input for owner in owners)
 
     # -- what always holds ------------------------------------------------------------------------------
 
@@ -396,7 +396,9 @@ class Gathered(SyncCore):
         """Of each lane all but the first must follow it, one after the other."""
         heads = []
         for pending in self.open:
-            part = [entry for entry in holding.entries if entry.record in set(pending.parts.get(holding.session, ()))]
+            part = [
+                entry for entry in holding.entries if entry.record in set(pending.parts.get(holding.assignment, ()))
+            ]
             for lane in dict.fromkeys(entry.lane for entry in part):
                 of_lane = [entry for entry in part if entry.lane == lane]
                 if lane is None:
@@ -417,7 +419,9 @@ class Gathered(SyncCore):
             everywhere += records
             assert may_start.keys() >= set(records), "gathered, and may not start"
             entries = [may_start[record] for record in records]
-            assert {source for source, part in one.parts.items() if part} == {entry.owner.session for entry in entries}
+            assert {source for source, part in one.parts.items() if part} == {
+                entry.owner.assignment for entry in entries
+            }
             assert all(record._source is source for source, part in one.parts.items() for record in part)
             assert 0 < one.count == len(records) <= one.batching.terms.size
             assert {self.ways.of(record) for record in records} == {one.batching}
@@ -442,7 +446,7 @@ class Gathered(SyncCore):
         assert len(line) == len(set(line))
         assert all(member.is_queued for member in line)
         for holding in self.model.holdings.values():
-            assert (holding.session in line) == bool(holding.session.ready)
+            assert (holding.assignment in line) == bool(holding.assignment.ready)
         for one in self.open:
             assert not one.is_due or self.assembler._kinds[one.batching].line in line
 
@@ -454,7 +458,7 @@ class Gathered(SyncCore):
             if not holding.stopped:
                 lanes: dict[Hashable, Entry] = {}
                 firsts = [e for e in holding.entries if e.lane is None or lanes.setdefault(e.lane, e) is e]
-                assert {head for head in heads if head._source is holding.session} == {e.record for e in firsts}
+                assert {head for head in heads if head._source is holding.assignment} == {e.record for e in firsts}
 
     @invariant()
     def starts_are_counted(self) -> None:
@@ -485,8 +489,8 @@ class Before:
 
 
 def _may_start(entry: Entry) -> bool:
-    session = entry.owner.session
-    allowed = entry.offset <= session.map_ceiling and (entry.tried or not session.full)
+    assignment = entry.owner.assignment
+    allowed = entry.offset <= assignment.map_ceiling and (entry.tried or not assignment.full)
     return entry.waits and allowed and not entry.owner.stopped
 
 

@@ -9,10 +9,10 @@ from typing import cast
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.offset_stores import OffsetStore
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import decode_offset_map, encode_offset_map
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.model.model import GAP, Cell, Holding
@@ -134,8 +134,8 @@ class Commits:
     def begin(self, holdings: Mapping[int, Holding], fate: Fate) -> None:
         """Sample and send what is dirty."""
         self._fate, self._holdings = fate, holdings
-        sessions: list[Session] = [holding.session for holding in holdings.values()]
-        self._running = self.committer.commit(sessions).__await__()
+        assignments: list[Assignment] = [holding.assignment for holding in holdings.values()]
+        self._running = self.committer.commit(assignments).__await__()
         self._go_on(None)
 
     def answer(self) -> None:
@@ -169,7 +169,7 @@ class Commits:
             holding = self._holdings[partition]
             assert not holding.dropped
             assert not holding.fenced
-            assert holding.generation == generation.id, "I7: sent under another generation than its session's"
+            assert holding.generation == generation.id, "I7: sent under another generation than its assignment's"
             _check_map(holding, committed)
             self._sampled[holding] = holding.known.said()
         late = self._fate is Fate.LATE

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from aioparallel.config.handling import Ordering
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.offsets import OffsetMap
 from aioparallel.records.record import Record
 
@@ -22,7 +22,7 @@ Cell = bytes | None | str
 
 
 class State(enum.Enum):
-    """The state of one record of one session."""
+    """The state of one record of one assignment."""
 
     BUFFERED = "buffered"
     PARKED = "parked"
@@ -102,9 +102,9 @@ class Known:
 
 @dataclass(eq=False)
 class Holding:
-    """One partition while this process holds it: what the code calls a session."""
+    """One partition while this process holds it: what the code calls an assignment."""
 
-    session: Session
+    assignment: Assignment
     partition: int
     known: Known
     acknowledged: tuple[int, frozenset[int]] | None
@@ -150,7 +150,7 @@ class Model:
         return "all" if self.ordering is Ordering.PARTITION else None
 
     def entries(self, *states: State) -> list[Entry]:
-        """All of these states, the partitions' in their order, then what outlived its session."""
+        """All of these states, the partitions' in their order, then what outlived its assignment."""
         owners = [*(self.holdings[partition] for partition in sorted(self.holdings)), *self.gone]
         return [entry for owner in owners for entry in owner.entries if entry.state in states]
 
@@ -161,7 +161,7 @@ class Model:
     # -- what may start ---------------------------------------------------------------------------------
 
     def ready(self, holding: Holding) -> list[Entry]:
-        """What could start: nothing of its lane stands before it, in this session or begun in an older one."""
+        """What could start: nothing of its lane stands before it, in this assignment or begun in an older one."""
         if holding.stopped:
             return []
         closed = {
@@ -181,12 +181,12 @@ class Model:
         return ready
 
     def startable(self, holding: Holding) -> list[Entry]:
-        """What is ready and not held back: above a ceiling nothing starts, in a full session only retries."""
-        session = holding.session
+        """What is ready and not held back: above a ceiling nothing starts, in a full assignment only retries."""
+        assignment = holding.assignment
         return [
             entry
             for entry in self.ready(holding)
-            if entry.offset <= session.map_ceiling and (entry.tried or not session.full)
+            if entry.offset <= assignment.map_ceiling and (entry.tried or not assignment.full)
         ]
 
     # -- what happens -----------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ class Model:
                 holding.passed_over = 0
 
     def end(self, entry: Entry, outcome: str) -> None:
-        """The record has ended: it counts while its session is held, drains included."""
+        """The record has ended: it counts while its assignment is held, drains included."""
         if entry.owner.dropped:
             self._forget(entry)
             return

@@ -16,9 +16,9 @@ from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import NO_CEILING
 from aioparallel.records.record import Record
 from tests.support.engine.taking import take
+from tests.support.model.assignments import PARTITIONS, PICK, Assignments, with_single
 from tests.support.model.group import Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
-from tests.support.model.sessions import PARTITIONS, PICK, Sessions, with_single
 
 __all__ = ["Moves"]
 
@@ -27,7 +27,7 @@ OUTPUT = object()
 """What the step of a record returns whose handler has ended with something to produce."""
 
 
-class Moves(Sessions):
+class Moves(Assignments):
     """Start, succeed, produce, fail, park, wake, put back, hold back, commit."""
 
     # -- starts -----------------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Moves(Sessions):
         """Hold back one record and what is above it, or nothing; in "block" the committer does it."""
         unfinished = self.model.entries(*UNFINISHED)
         entry = unfinished[pick % len(unfinished)]
-        self.scheduler.set_ceiling(entry.owner.session, entry.offset - 1 if below else NO_CEILING)
+        self.scheduler.set_ceiling(entry.owner.assignment, entry.offset - 1 if below else NO_CEILING)
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
@@ -246,7 +246,9 @@ class Moves(Sessions):
 
     # -- commits ----------------------------------------------------------------------------------------
 
-    @precondition(lambda self: not self.commits.waiting and any(h.session.dirty for h in self.model.holdings.values()))
+    @precondition(
+        lambda self: not self.commits.waiting and any(h.assignment.dirty for h in self.model.holdings.values())
+    )
     @rule(fate=st.sampled_from(Fate))
     def commit(self, fate: Fate) -> None:
         self.commits.begin(dict(self.model.holdings), fate)

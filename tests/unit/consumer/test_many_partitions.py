@@ -18,8 +18,8 @@ PARTITIONS, RECORDS = 500, 190
 
 @pytest.mark.parametrize("way", ["lost", "dropped one by one"])
 async def test_losing_hundreds_of_partitions_holds_the_loop_for_milliseconds(way: str) -> None:
-    """Five hundred sessions whose 190 outputs each are under way are lost in one step, or dropped one after the other:
-    none of it holds the loop for long."""
+    """Five hundred assignments whose 190 outputs each are under way are lost in one step, or dropped one after the
+    other: none of it holds the loop for long."""
     broker = InMemoryBroker()
     broker.create_topic("t", PARTITIONS)
     broker.create_topic("out", 1)
@@ -37,15 +37,15 @@ async def test_losing_hundreds_of_partitions_holds_the_loop_for_milliseconds(way
         await until(lambda: consumer._engine and consumer.stats().producing == PARTITIONS * RECORDS)
         engine = consumer._engine
         assert engine is not None
-        assignment, scheduler = engine._assignment, engine._processor.scheduler
+        rebalancer, scheduler = engine._rebalancer, engine._processor.scheduler
         gc.disable()  # what is left of other tests is not the matter here
         try:
             began = time.process_time()
             if way == "lost":
-                assignment.lost([TopicPartition("t", number) for number in range(PARTITIONS)])
+                rebalancer.lost([TopicPartition("t", number) for number in range(PARTITIONS)])
             else:
-                for session in list(assignment.sessions.values()):
-                    scheduler.drop(session)
+                for assignment in list(rebalancer.assignments.values()):
+                    scheduler.drop(assignment)
             took = time.process_time() - began
         finally:
             gc.enable()

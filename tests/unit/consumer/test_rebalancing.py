@@ -1,4 +1,4 @@
-"""Partitions that come and go: several members, lost sessions, late commits, logs that change under us."""
+"""Partitions that come and go: several members, lost assignments, late commits, logs that change under us."""
 
 from __future__ import annotations
 
@@ -104,8 +104,8 @@ async def test_members_that_come_and_go_lose_and_reorder_nothing(broker: InMemor
     assert sum(counts.values()) - len(counts) == 0
 
 
-async def test_lost_session_drops_without_commit_and_reads_again(broker: InMemoryBroker) -> None:
-    """After the coordinator forgot the member nothing of the old session is committed; the records run again."""
+async def test_lost_assignment_drops_without_commit_and_reads_again(broker: InMemoryBroker) -> None:
+    """After the coordinator forgot the member nothing of the old assignment is committed; the records run again."""
     produce(broker, [b"a", b"b", b"a", b"b"])
     seen = Seen(0.3)
     async with asyncio.timeout(20), Member(broker, "t", seen, max_concurrency=10) as member:
@@ -119,8 +119,8 @@ async def test_lost_session_drops_without_commit_and_reads_again(broker: InMemor
     assert Counter(record.offset for record in seen.started)[0] == 2
 
 
-async def test_until_end_goes_on_after_a_lost_session(broker: InMemoryBroker) -> None:
-    """Between a lost session and the next assignment nothing is held, which is not the same as being at the end."""
+async def test_until_end_goes_on_after_a_lost_assignment(broker: InMemoryBroker) -> None:
+    """Between a lost assignment and the next assignment nothing is held, which is not the same as being at the end."""
     produce(broker, [str(i).encode() for i in range(200)])
     seen = Seen(0.01)
     consumer = consumer_of(broker, until="end", max_concurrency=5)
@@ -155,7 +155,7 @@ async def test_handlers_that_are_cancelled_at_the_drain_deadline_are_counted_in_
         running = asyncio.create_task(consumer.run(slow))
         await until(lambda: consumer._engine and consumer.stats().in_flight == records)
         assert consumer._engine is not None
-        await consumer._engine._assignment.revoked([T0])
+        await consumer._engine._rebalancer.revoked([T0])
         assert lines() == [wanted]
         consumer.stop()
         await running
@@ -169,7 +169,7 @@ async def test_handlers_that_are_cancelled_at_the_drain_deadline_are_counted_in_
     assert committed(broker) == 0
 
 
-async def test_key_waits_for_the_handler_of_the_lost_session(broker: InMemoryBroker) -> None:
+async def test_key_waits_for_the_handler_of_the_lost_assignment(broker: InMemoryBroker) -> None:
     """A handler that ignores its cancellation keeps its key closed after the partition came back (I3)."""
     produce(broker, [b"a", b"b"])
     first_may_end = asyncio.Event()
@@ -218,7 +218,7 @@ async def test_commit_of_an_old_generation_never_lands(broker: InMemoryBroker) -
 
 
 @pytest.mark.parametrize("fault", [Fault(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), Fault(is_response_lost=True)])
-async def test_failed_commits_keep_the_session_dirty(broker: InMemoryBroker, fault: Fault) -> None:
+async def test_failed_commits_keep_the_assignment_dirty(broker: InMemoryBroker, fault: Fault) -> None:
     """While commits fail records go on; when they work again the last state is committed (I7)."""
     produce(broker, [str(i).encode() for i in range(30)])
     broker.faults.always(Request.COMMIT, fault)
@@ -343,7 +343,7 @@ async def test_retention_ahead_of_us_goes_on_at_the_beginning(broker: InMemoryBr
 
 
 async def test_truncated_log_starts_a_new_epoch(broker: InMemoryBroker) -> None:
-    """The log ends below our position (unclean leader election): a new session, from where it was cut."""
+    """The log ends below our position (unclean leader election): a new assignment, from where it was cut."""
     produce(broker, [b"a"] * 10)
     seen = Seen()
     async with asyncio.timeout(10), Member(broker, "t", seen) as member:

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group.assigned_partitions import AssignedPartitions
+from aioparallel.group.assignment import AssignmentState
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.extensions import Extensions
-from aioparallel.group.sessions import SessionState
 from aioparallel.records.record import TopicPartition
 
 P = TopicPartition("t", 0)
@@ -39,28 +39,29 @@ class Told:
 
 
 def test_a_store_is_told_once_when_a_partition_goes() -> None:
-    """A session that another one replaces after a reset has not given its partition away; one that ends has, once."""
+    """An assignment that another one replaces after a reset has not given its partition away; one that ends has,
+    once."""
     store = Told()
     assigned = AssignedPartitions(Scheduler(), store, Extensions())
     first = assigned.begin(P, Generation(1, "m"))
     second = assigned.replace(first)
-    assert (first.state, second.epoch, second.generation) == (SessionState.DROPPED, 2, first.generation)
+    assert (first.state, second.epoch, second.generation) == (AssignmentState.DROPPED, 2, first.generation)
     assert store.released == []
     assigned.end(first)
-    assert assigned.sessions == {P: second}
+    assert assigned.assignments == {P: second}
     assigned.end(second)
     assigned.end(second)
-    assert (assigned.sessions, store.released) == ({}, [P])
+    assert (assigned.assignments, store.released) == ({}, [P])
 
 
 def test_a_partition_that_is_assigned_twice_begins_anew() -> None:
-    """Without a revoke between, the session before is over, and its partition released before it begins again."""
+    """Without a revoke between, the assignment before is over, and its partition released before it begins again."""
     store = Told()
     assigned = AssignedPartitions(Scheduler(), store, Extensions(), {P: 10})
     first = assigned.begin(P, Generation(1, "m"))
     assigned.lower_target(first, 5)
     second = assigned.begin(P, Generation(2, "m"))
-    assert first.state is SessionState.DROPPED
+    assert first.state is AssignmentState.DROPPED
     assert (second.epoch, second.target, store.released) == (2, 5, [P])
 
 
@@ -80,5 +81,5 @@ def test_a_new_generation_moves_what_is_held_of_its_group() -> None:
     other = assigned.begin(TopicPartition("u", 0), Generation(1, "m", "h"))
     fenced.fenced = abandoned.fenced = abandoned.abandoned = other.fenced = True
     assigned.move_to(Generation(2, "m", "g"))
-    assert [session.generation.id for session in (mine, fenced, abandoned, other)] == [2, 2, 2, 1]
-    assert [session.fenced for session in (mine, fenced, abandoned, other)] == [False, False, True, True]
+    assert [assignment.generation.id for assignment in (mine, fenced, abandoned, other)] == [2, 2, 2, 1]
+    assert [assignment.fenced for assignment in (mine, fenced, abandoned, other)] == [False, False, True, True]

@@ -29,9 +29,9 @@ from aioparallel import (
     TopicPartition,
     Transactions,
 )
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Generation
 from aioparallel.group.extensions import Extensions
-from aioparallel.group.sessions import Session
 from aioparallel.handlers.batches import Batch, batches
 from aioparallel.records.errors import WorkCancelled
 from aioparallel.testing.memory import (
@@ -67,14 +67,14 @@ async def test_hooks_come_in_the_order_of_the_diagram() -> None:
     assert last == order.split()
 
 
-def test_a_session_without_states_calls_its_ledger_alone() -> None:
-    session = Session(P0, generation=Generation(1, "m"))
-    session.extend(Extensions([Extension()]).assigned(session), fails)
-    assert session.complete == session.ledger.complete
-    assert session.complete_all == session.ledger.complete_all
-    session.extend([PartitionState()], fails)
-    assert session.complete == session.ledger.complete
-    assert not session.has_news
+def test_a_assignment_without_states_calls_its_ledger_alone() -> None:
+    assignment = Assignment(P0, generation=Generation(1, "m"))
+    assignment.extend(Extensions([Extension()]).assigned(assignment), fails)
+    assert assignment.complete == assignment.ledger.complete
+    assert assignment.complete_all == assignment.ledger.complete_all
+    assignment.extend([PartitionState()], fails)
+    assert assignment.complete == assignment.ledger.complete
+    assert not assignment.has_news
 
 
 def test_what_nobody_overrides_is_not_around_an_attempt() -> None:
@@ -166,7 +166,7 @@ async def test_what_a_hook_raises_ends_the_run(hook: str) -> None:
 
     if hook in ("select", "completed", "gave_up"):
         setattr(FailingState, hook, fails_at_once)
-        Failing.assigned = lambda self, session: FailingState()  # type: ignore[method-assign]
+        Failing.assigned = lambda self, assignment: FailingState()  # type: ignore[method-assign]
     else:
         setattr(Failing, hook, fails_at_once if hook in ("assigned", "released") else fails_later)
     broker = broker_of()
@@ -202,7 +202,7 @@ async def test_the_errors_of_plain_hooks_may_be_of_any_kind(hook: str, error: Ba
 
     if hook in ("completed", "gave_up"):
         setattr(FailingState, hook, fails)
-        Failing.assigned = lambda self, session: FailingState()  # type: ignore[method-assign]
+        Failing.assigned = lambda self, assignment: FailingState()  # type: ignore[method-assign]
     else:
         setattr(Failing, hook, fails)
     broker, calls = broker_of(2), list[str]()
@@ -238,7 +238,7 @@ async def test_a_hook_that_awaits_what_was_cancelled_is_not_cancelled_itself(hoo
 
     if hook == "select":
         setattr(FailingState, hook, fails)
-        Failing.assigned = lambda self, session: FailingState()  # type: ignore[method-assign]
+        Failing.assigned = lambda self, assignment: FailingState()  # type: ignore[method-assign]
     else:
         setattr(Failing, hook, waits)
     broker = broker_of()
@@ -284,7 +284,7 @@ async def test_finish_may_bring_one_more_commit() -> None:
     class Finishing(Extension):
         state = Late()
 
-        def assigned(self, session: Session) -> Late:
+        def assigned(self, assignment: Assignment) -> Late:
             return self.state
 
         async def finish(self) -> None:
@@ -502,7 +502,7 @@ async def test_a_state_may_use_the_consumer_when_a_record_is_complete(call: str)
                 consumer.resume()
 
     class Using(Extension):
-        def assigned(self, session: Session) -> PartitionState:
+        def assigned(self, assignment: Assignment) -> PartitionState:
             return Calling()
 
     broker = broker_of()

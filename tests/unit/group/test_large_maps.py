@@ -13,10 +13,10 @@ import pytest
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.group import offset_commits
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.committer import Committer
 from aioparallel.group.opening import Opener
-from aioparallel.group.sessions import Session, SessionState
 from aioparallel.group.starts import Starts
 from aioparallel.group.truncations import Truncations
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map, encode_offset_map, fit_offset_map
@@ -57,7 +57,7 @@ class Kept:
 def opener_of(
     client: InMemoryClient, store: Kept, on_change: Callable[[], None] = lambda: None, *, refuses_resets: bool = False
 ) -> Opener:
-    """One of group "g", whose sessions wait for nobody's first positions."""
+    """One of group "g", whose assignments wait for nobody's first positions."""
     return Opener(
         client,
         "g",
@@ -79,33 +79,33 @@ def far_behind(seed: int) -> OffsetMap:
 
 
 def test_a_map_that_takes_long_is_written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is written in a thread from what was said in one step: what completes meanwhile leaves the session dirty, and
-    what is committed decodes to the ledger as it was (I9)."""
+    """It is written in a thread from what was said in one step: what completes meanwhile leaves the assignment dirty,
+    and what is committed decodes to the ledger as it was (I9)."""
     asyncio.run(written_beside_the_loop(monkeypatch))  # no virtual time: that would not wait for a thread
 
 
 async def written_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
-    session = Session(TopicPartition("t", 0), 1, WHO)
-    session.opened = True
-    session.ledger = Ledger(0, far_behind(1))
-    session.ledger.register(list(far_behind(1).incompletes), 10_000_001)
-    before = session.ledger.snapshot()
+    assignment = Assignment(TopicPartition("t", 0), 1, WHO)
+    assignment.opened = True
+    assignment.ledger = Ledger(0, far_behind(1))
+    assignment.ledger.register(list(far_behind(1).incompletes), 10_000_001)
+    before = assignment.ledger.snapshot()
     threads: list[int] = []
     fit = fit_offset_map
 
     def noted(*args: object, **options: object) -> tuple[str, int]:
         threads.append(threading.get_ident())
-        loop.call_soon_threadsafe(session.ledger.register, [], 10_000_005)
+        loop.call_soon_threadsafe(assignment.ledger.register, [], 10_000_005)
         return fit(*args, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(offset_commits, "fit_offset_map", noted)
     loop, store = asyncio.get_running_loop(), Kept({})
-    committer = Committer(store, Options(), Scheduler(), lambda: [session], lambda: None)
-    assert await committer.commit([session]) == {}
+    committer = Committer(store, Options(), Scheduler(), lambda: [assignment], lambda: None)
+    assert await committer.commit([assignment]) == {}
     assert threads
     assert threads[0] != threading.get_ident()
-    assert session.dirty
-    said = decode_offset_map(*store.positions[session.partition][:2])
+    assert assignment.dirty
+    said = decode_offset_map(*store.positions[assignment.partition][:2])
     assert said.base_offset == before.base_offset
     assert list(said.incompletes) == [offset for offset in before.incompletes if offset <= said.highest_succeeded]
 
@@ -116,7 +116,7 @@ def test_one_that_goes_while_its_map_is_written_holds_up_no_other(monkeypatch: p
 
 
 async def gone_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
-    gone, stays = (Session(TopicPartition("t", number), 1, WHO) for number in range(2))
+    gone, stays = (Assignment(TopicPartition("t", number), 1, WHO) for number in range(2))
     gone.opened = stays.opened = True
     gone.ledger, stays.ledger = Ledger(0, far_behind(1)), Ledger(7)
     fit = fit_offset_map
@@ -135,18 +135,18 @@ async def gone_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_the_first_dense_map_of_a_partition_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
     """Whoever goes back to the Java library learns from which commit on that cannot read the map."""
-    session = Session(TopicPartition("t", 0), 1, WHO)
-    session.opened = True
+    assignment = Assignment(TopicPartition("t", 0), 1, WHO)
+    assignment.opened = True
     incompletes = sorted(random.Random(1).sample(range(40_000), 6_000))
-    session.ledger = Ledger(0, OffsetMap(0, 40_000, (0, *[offset for offset in incompletes if offset])))
-    session.ledger.register(list(session.ledger.incompletes), 40_001)
+    assignment.ledger = Ledger(0, OffsetMap(0, 40_000, (0, *[offset for offset in incompletes if offset])))
+    assignment.ledger.register(list(assignment.ledger.incompletes), 40_001)
     store = Kept({})
-    committer = Committer(store, Options(), Scheduler(), lambda: [session], lambda: None)
+    committer = Committer(store, Options(), Scheduler(), lambda: [assignment], lambda: None)
     with caplog.at_level(logging.INFO, logger="aioparallel"):
         for _ in range(3):
-            session.complete(max(session.ledger.incompletes))
-            assert await committer.commit([session]) == {}
-            assert not store.positions[session.partition].metadata.isascii()
+            assignment.complete(max(assignment.ledger.incompletes))
+            assert await committer.commit([assignment]) == {}
+            assert not store.positions[assignment.partition].metadata.isascii()
     assert [getattr(line, "action", "") for line in caplog.records].count("dense_map") == 1
 
 
@@ -160,24 +160,24 @@ class Long(InMemoryClient):
 
 
 async def test_maps_are_restored_with_turns_of_the_loop_between(broker: InMemoryBroker) -> None:
-    """Of many full maps each is a step of its own; a session that goes meanwhile stays as it is."""
+    """Of many full maps each is a step of its own; an assignment that goes meanwhile stays as it is."""
     text = encode_offset_map(0, 60_000, sorted(random.Random(1).sample(range(60_000), 6_000)), limit=None)
     partitions = [TopicPartition("t", number) for number in range(20)]
-    sessions = [Session(partition, 1, WHO) for partition in partitions]
+    assignments = [Assignment(partition, 1, WHO) for partition in partitions]
     store = Kept(dict.fromkeys(partitions, Committed(0, text)))
     client = Long(broker, "g")
     opened: list[int] = []
 
     def count() -> None:
-        opened.append(sum(session.opened for session in sessions))
+        opened.append(sum(assignment.opened for assignment in assignments))
 
     def drop() -> None:
-        sessions[-1].stopped = sessions[-1].dropped = True
+        assignments[-1].stopped = assignments[-1].dropped = True
 
     opener = opener_of(client, store, count)
     asyncio.get_running_loop().call_soon(lambda: asyncio.get_running_loop().call_soon(drop))
-    await opener.open(sessions)
+    await opener.open(assignments)
     assert opened[:19] == list(range(1, 20))
-    assert [session.state for session in sessions] == [SessionState.OPEN] * 19 + [SessionState.DROPPED]
-    assert len(sessions[0].ledger.incompletes) == 6_000
-    assert not sessions[-1].ledger.incompletes
+    assert [assignment.state for assignment in assignments] == [AssignmentState.OPEN] * 19 + [AssignmentState.DROPPED]
+    assert len(assignments[0].ledger.incompletes) == 6_000
+    assert not assignments[-1].ledger.incompletes

@@ -120,7 +120,7 @@ async def test_until_end_does_not_return_without_its_last_commit(broker: InMemor
 
 
 async def test_a_revoke_whose_callback_is_cancelled_gives_the_partition_away(broker: InMemoryBroker) -> None:
-    """The client cancels the giving away: the session is over, and no later assignment commits for it."""
+    """The client cancels the giving away: the assignment is over, and no later assignment commits for it."""
     broker.create_topic("m", 2)
     for partition in range(2):
         produce(broker, [b"k"] * 3, partition, "m")
@@ -133,15 +133,15 @@ async def test_a_revoke_whose_callback_is_cancelled_gives_the_partition_away(bro
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer._engine is not None and consumer.stats().in_flight == 2)
         assert consumer._engine is not None
-        assignment = consumer._engine._assignment
-        [generation] = {session.generation for session in assignment.sessions.values()}
+        assignment = consumer._engine._rebalancer
+        [generation] = {assignment.generation for assignment in assignment.assignments.values()}
         gone = TopicPartition("m", 0)
         revoking = asyncio.create_task(assignment.revoked([gone]))
         await asyncio.sleep(0.1)
         revoking.cancel()
         await asyncio.wait([revoking])
         assignment.assigned([], generation._replace(id=generation.id + 1))
-        assert list(assignment.sessions) == [TopicPartition("m", 1)]
+        assert list(assignment.assignments) == [TopicPartition("m", 1)]
         await until(lambda: consumer.stats().in_flight == 1)
         release.set()
         consumer.stop(drain=False)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.counters import Counters
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import MetadataLimit, Sample
 from aioparallel.group.sampling import Sampler
-from aioparallel.group.sessions import Session
 from aioparallel.records.record import TopicPartition
 
 
@@ -27,7 +27,7 @@ def sampler() -> Sampler:
 def samples(*lengths: int) -> list[Sample]:
     """One for each length of its text."""
     return [
-        Sample(Session(TopicPartition("t", number)), Committed(0, "x" * length), (0, 0), -1, cut=False)
+        Sample(Assignment(TopicPartition("t", number)), Committed(0, "x" * length), (0, 0), -1, cut=False)
         for number, length in enumerate(lengths)
     ]
 

@@ -73,7 +73,7 @@ async def test_nor_does_one_of_a_topic_that_was_made_anew(broker: InMemoryBroker
         await until(lambda: len(seen.ended) == 15)
         await consumer.commit_now()
         client.led = False
-        client.fenced(consumer._engine._assignment.sessions[KNOWN].generation)  # type: ignore[union-attr]
+        client.fenced(consumer._engine._rebalancer.assignments[KNOWN].generation)  # type: ignore[union-attr]
         broker.delete_topic("m")
         broker.create_topic("m", 3)
         for partition in range(3):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import Sample, requests
-from aioparallel.group.sessions import Session
 from aioparallel.records.record import TopicPartition
 
 
 def one(number: int, text: str, *, is_first: bool) -> Sample:
-    session = Session(TopicPartition("t", number))
+    assignment = Assignment(TopicPartition("t", number))
     if not is_first:
-        session.acknowledged = Committed(0, "")
-    return Sample(session, Committed(0, text), (0, 0), -1, cut=False)
+        assignment.acknowledged = Committed(0, "")
+    return Sample(assignment, Committed(0, text), (0, 0), -1, cut=False)
 
 
 def test_first_positions_lead_in_their_order() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 
 from aioparallel import ParallelConsumer
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.sessions import Session
 from aioparallel.records.errors import PositionOutsideLog
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, Request
@@ -83,14 +83,14 @@ async def test_a_log_that_ends_before_the_position_is_told_where_resets_are_refu
     await client.start(10)
     store = Kept({T0: Committed(10, "")})
     opener = opener_of(client, store, refuses_resets=True)
-    session = Session(T0, 1, Generation(1, "m"))
-    session.target = 8
+    assignment = Assignment(T0, 1, Generation(1, "m"))
+    assignment.target = 8
     if refused:
         with pytest.raises(PositionOutsideLog):
-            await opener.open([session])
+            await opener.open([assignment])
     else:
-        await opener.open([session])
-    assert session.opened is not refused
+        await opener.open([assignment])
+    assert assignment.opened is not refused
     await client.stop(10)
 
 

@@ -21,9 +21,9 @@ from aioparallel import (
     Stats,
     TopicPartition,
 )
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Generation
 from aioparallel.group.extensions import Extensions
-from aioparallel.group.sessions import Session
 from tests.support.extensions import (
     GROUP,
     P0,
@@ -52,16 +52,16 @@ async def test_several_are_called_in_order_and_left_in_reverse() -> None:
 
 
 def test_a_record_that_a_later_one_leaves_out_is_complete_for_the_first() -> None:
-    session = Session(P0, generation=Generation(1, "m"))
+    assignment = Assignment(P0, generation=Generation(1, "m"))
     first, second = Only(1, 2, 3), Only(2)
-    session.extend((first, second), fails)
+    assignment.extend((first, second), fails)
     records = [Record(*P0, offset, b"k", b"v") for offset in range(4)]
-    assert [record.offset for record in session.register(records, 4)] == [2]
+    assert [record.offset for record in assignment.register(records, 4)] == [2]
     assert (first.asked, second.asked) == ([0, 1, 2, 3], [1, 2, 3])
     assert (first.done, second.done) == ([1, 3], [])
-    session.complete(2)
+    assignment.complete(2)
     assert (first.done, second.done) == ([1, 3, 2], [2])
-    assert session.ledger.next_commit == 4
+    assert assignment.ledger.next_commit == 4
 
 
 def test_all_states_hear_of_a_record_that_is_given_up() -> None:
@@ -74,9 +74,9 @@ def test_all_states_hear_of_a_record_that_is_given_up() -> None:
         def gave_up(self, offset: int) -> None:
             heard.append((self.name, offset))
 
-    session = Session(P0, generation=Generation(1, "m"))
-    session.extend((Hearing("a"), PartitionState(), Hearing("b")), fails)
-    session.gave_up(7)
+    assignment = Assignment(P0, generation=Generation(1, "m"))
+    assignment.extend((Hearing("a"), PartitionState(), Hearing("b")), fails)
+    assignment.gave_up(7)
     assert heard == [("a", 7), ("b", 7)]
 
 
@@ -104,7 +104,7 @@ async def test_a_partition_is_ready_when_all_are_and_none_is_asked_again() -> No
     second.ready.add(P0)
     assert set(await extensions.restore({P0: None}, ends)) == {P0}
     assert (first.asked, second.asked) == ([{P0, P1}], [{P0, P1}, {P0}])
-    extensions.assigned(Session(P0, generation=Generation(1, "m")))
+    extensions.assigned(Assignment(P0, generation=Generation(1, "m")))
     assert set(await extensions.restore({P0: None}, ends)) == {P0}
     extensions.released(P0)
     assert set(await extensions.restore({P0: None}, ends)) == {P0}
@@ -122,7 +122,7 @@ async def test_an_answer_for_an_earlier_assignment_counts_for_nothing(how: str) 
     if how == "released":
         extensions.released(P0)
     else:
-        extensions.assigned(Session(P0, generation=Generation(1, "m")))
+        extensions.assigned(Assignment(P0, generation=Generation(1, "m")))
     one.pause.set()
     assert list(await late) == []
     assert set(await extensions.restore({P0: None}, ends)) == {P0}
@@ -184,11 +184,11 @@ async def test_nothing_is_committed_that_a_state_does_not_know_to_be_left_out() 
             raise LookupError("completed")
 
     class Failing(Extension):
-        def assigned(self, session: Session) -> PartitionState:
+        def assigned(self, assignment: Assignment) -> PartitionState:
             return FailingState()
 
     class Leaving(Extension):
-        def assigned(self, session: Session) -> PartitionState:
+        def assigned(self, assignment: Assignment) -> PartitionState:
             return Only()
 
     broker = broker_of()

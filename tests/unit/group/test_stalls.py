@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from aioparallel import ParallelConsumer, Record
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Fetched
-from aioparallel.group.sessions import Session
 from aioparallel.group.stalls import Stalls
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.records.record import TopicPartition
@@ -127,14 +127,14 @@ class Ends:
 
 def test_many_are_told_together() -> None:
     """The first five one by one."""
-    sessions = [Session(TopicPartition("t", number)) for number in range(500)]
-    stalls = Stalls(Ends({session.partition: 10 for session in sessions}), 60.0)  # type: ignore[arg-type]
-    stalls.look(sessions, 0.0)
+    assignments = [Assignment(TopicPartition("t", number)) for number in range(500)]
+    stalls = Stalls(Ends({assignment.partition: 10 for assignment in assignments}), 60.0)  # type: ignore[arg-type]
+    stalls.look(assignments, 0.0)
     assert list(stalls.problems(59.0)) == []
-    stalls.look(sessions[:400], 60.0)
+    stalls.look(assignments[:400], 60.0)
     found = list(stalls.problems(60.0))
     assert len(found) == 6
     assert found[-1] == Problem(ProblemKind.STALLED, "and 395 more partitions")
-    sessions[0].ledger.register([], 3)
-    stalls.look(sessions, 61.0)
+    assignments[0].ledger.register([], 3)
+    stalls.look(assignments, 61.0)
     assert not [one for one in stalls.problems(61.0) if one.message.startswith("t-0:")]

@@ -327,14 +327,14 @@ async def test_a_topic_that_is_made_anew_while_it_is_taken_over(broker: InMemory
 
 
 async def test_a_position_of_the_topic_before_says_nothing_of_the_one_made_anew(broker: InMemoryBroker) -> None:
-    """A member loses its session while its topic is made anew, and its position outlives that: all is read."""
+    """A member loses its assignment while its topic is made anew, and its position outlives that: all is read."""
     write(broker, "old", 50)
     values, consumer = Values(), consumer_of(broker)
     async with running(consumer, values):
         await until(lambda: committed(broker) == 50)
         position = broker.group(GROUP).offsets[T0]
-        session = consumer._engine._assignment.sessions[T0]  # type: ignore[union-attr]
-        consumer._client.fenced(session.generation)
+        assignment = consumer._engine._rebalancer.assignments[T0]  # type: ignore[union-attr]
+        consumer._client.fenced(assignment.generation)
         broker.delete_topic("t")
         broker.create_topic("t")
         broker.group(GROUP).offsets[T0] = position

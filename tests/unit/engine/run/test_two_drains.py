@@ -12,7 +12,7 @@ from aioparallel.config.policies import RetryBudget, RetryPolicy
 from aioparallel.engine.run.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
-from aioparallel.group.assignment import CANCEL_GRACE
+from aioparallel.group.rebalancer import CANCEL_GRACE
 from aioparallel.handlers.stack import Stack
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import committed, consumer_of, produce

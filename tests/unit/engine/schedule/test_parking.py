@@ -1,4 +1,4 @@
-"""Parking: half of the bound is reserved for the sessions in equal parts, the rest is for whoever comes."""
+"""Parking: half of the bound is reserved for the assignments in equal parts, the rest is for whoever comes."""
 
 from __future__ import annotations
 
@@ -13,56 +13,56 @@ from aioparallel.engine.outcomes.retries import Retries
 from aioparallel.engine.schedule.parking import Parking
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING, Source
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.engine.taking import take
 
 
 class Heard:
-    """Parking over some sessions, with what it said."""
+    """Parking over some assignments, with what it said."""
 
-    def __init__(self, bound: int, sessions: int) -> None:
-        self.sessions = [Session(TopicPartition("t", number)) for number in range(sessions)]
+    def __init__(self, bound: int, assignments: int) -> None:
+        self.assignments = [Assignment(TopicPartition("t", number)) for number in range(assignments)]
         self.changes: list[tuple[int, bool]] = []
-        self.parking = Parking(bound, self.sessions, self._note)
-        for session in self.sessions:
-            self.parking.join(session)
+        self.parking = Parking(bound, self.assignments, self._note)
+        for assignment in self.assignments:
+            self.parking.join(assignment)
 
     def _note(self, source: Source) -> None:
-        assert isinstance(source, Session)
+        assert isinstance(source, Assignment)
         self.changes.append((source.partition.partition, source.full))
 
     def park(self, number: int, count: int = 1) -> None:
         for _ in range(count):
             record = Record("t", number, 0)
-            record._source = self.sessions[number]
+            record._source = self.assignments[number]
             self.parking.enter(record)
 
     def leave(self, number: int, count: int = 1) -> None:
         for _ in range(count):
-            self.parking.leave(next(iter(self.sessions[number].parked)))
+            self.parking.leave(next(iter(self.assignments[number].parked)))
 
     @property
     def full(self) -> list[int]:
-        return [session.partition.partition for session in self.sessions if session.full]
+        return [assignment.partition.partition for assignment in self.assignments if assignment.full]
 
 
 def scheduler_with(
     max_parked: int, *records: int, on_full: Callable[[Source], None] = lambda _: None
-) -> tuple[Scheduler, list[Session]]:
-    """A scheduler without order, and sessions with so many records each."""
+) -> tuple[Scheduler, list[Assignment]]:
+    """A scheduler without order, and assignments with so many records each."""
     scheduler = Scheduler(Ordering.UNORDERED, max_parked=max_parked, on_full=on_full)
     return scheduler, [admit(scheduler, partition, count) for partition, count in enumerate(records)]
 
 
-def admit(scheduler: Scheduler, partition: int, count: int) -> Session:
-    """A new session with so many records."""
-    session = Session(TopicPartition("t", partition))
-    session.opened = True
+def admit(scheduler: Scheduler, partition: int, count: int) -> Assignment:
+    """A new assignment with so many records."""
+    assignment = Assignment(TopicPartition("t", partition))
+    assignment.opened = True
     offsets = list(range(count))
-    session.ledger.register(offsets, count)
-    scheduler.admit(session, [Record("t", partition, offset) for offset in offsets])
-    return session
+    assignment.ledger.register(offsets, count)
+    scheduler.admit(assignment, [Record("t", partition, offset) for offset in offsets])
+    return assignment
 
 
 def start(scheduler: Scheduler) -> Record:
@@ -73,7 +73,7 @@ def start(scheduler: Scheduler) -> Record:
 
 def test_one_partition_alone_has_the_whole_bound() -> None:
     """Nothing is reserved for others."""
-    heard = Heard(bound=100, sessions=1)
+    heard = Heard(bound=100, assignments=1)
     heard.park(0, 99)
     assert heard.full == []
     heard.park(0)
@@ -83,7 +83,7 @@ def test_one_partition_alone_has_the_whole_bound() -> None:
 
 def test_what_is_reserved_for_others_is_left_to_them() -> None:
     """One of five has the free half and its own tenth; the others go on to theirs."""
-    heard = Heard(bound=100, sessions=5)
+    heard = Heard(bound=100, assignments=5)
     heard.park(0, 59)
     assert heard.full == []
     heard.park(0)
@@ -96,7 +96,7 @@ def test_what_is_reserved_for_others_is_left_to_them() -> None:
 
 def test_several_greedy_ones_are_full_at_the_same_moment() -> None:
     """All that are beyond their reserve, not only the one that parked last: each could start a pool's worth."""
-    heard = Heard(bound=100, sessions=5)
+    heard = Heard(bound=100, assignments=5)
     heard.park(0, 35)
     heard.park(1, 34)
     assert heard.full == []
@@ -106,14 +106,14 @@ def test_several_greedy_ones_are_full_at_the_same_moment() -> None:
 
 def test_at_the_bound_all_are_full() -> None:
     """Even those with nothing parked."""
-    heard = Heard(bound=8, sessions=3)
+    heard = Heard(bound=8, assignments=3)
     heard.park(0, 8)
     assert heard.full == [0, 1, 2]
 
 
 def test_a_full_one_goes_on_an_eighth_below() -> None:
     """Not to and fro with each record: from 100 on it is full, until 87 are left."""
-    heard = Heard(bound=100, sessions=1)
+    heard = Heard(bound=100, assignments=1)
     heard.park(0, 100)
     heard.leave(0, 12)
     assert heard.full == [0]
@@ -123,8 +123,8 @@ def test_a_full_one_goes_on_an_eighth_below() -> None:
 
 
 def test_others_go_on_when_the_sick_one_recovers() -> None:
-    """A session that is full with nothing of its own parked is freed by the others' leaving."""
-    heard = Heard(bound=8, sessions=2)
+    """An assignment that is full with nothing of its own parked is freed by the others' leaving."""
+    heard = Heard(bound=8, assignments=2)
     heard.park(0, 8)
     heard.leave(0, 2)
     assert heard.full == [0]
@@ -132,23 +132,23 @@ def test_others_go_on_when_the_sick_one_recovers() -> None:
     assert heard.full == []
 
 
-def test_forgetting_a_session_frees_its_places_and_the_others() -> None:
+def test_forgetting_a_assignment_frees_its_places_and_the_others() -> None:
     """When a partition is given away, what it had parked counts no more; nobody stays full because of it."""
-    heard = Heard(bound=8, sessions=2)
+    heard = Heard(bound=8, assignments=2)
     heard.park(0, 8)
-    gone = heard.sessions.pop(0)
+    gone = heard.assignments.pop(0)
     heard.parking.forget(gone)
     assert (heard.parking.count, len(gone.parked), gone.full) == (0, 0, False)
     assert heard.full == []
 
 
-def test_a_full_session_starts_retries_only() -> None:
+def test_a_full_assignment_starts_retries_only() -> None:
     """What was parked and is due starts; new records wait until it is full no more, and lose nothing."""
-    scheduler, [session] = scheduler_with(2, 3)
+    scheduler, [assignment] = scheduler_with(2, 3)
     first, second = start(scheduler), start(scheduler)
     scheduler.park(first)
     scheduler.park(second)
-    assert session.full
+    assert assignment.full
     assert take(scheduler) is None
     scheduler.unpark(second)
     assert take(scheduler) is second
@@ -157,34 +157,34 @@ def test_a_full_session_starts_retries_only() -> None:
 
 
 def test_a_retry_above_the_ceiling_waits() -> None:
-    """In a full session a retry starts, but not one above what the offset map can say; it counts as parked."""
-    scheduler, [session] = scheduler_with(2, 2)
+    """In a full assignment a retry starts, but not one above what the offset map can say; it counts as parked."""
+    scheduler, [assignment] = scheduler_with(2, 2)
     first, second = start(scheduler), start(scheduler)
     scheduler.park(first)
     scheduler.park(second)
-    scheduler.set_ceiling(session, 0)
+    scheduler.set_ceiling(assignment, 0)
     scheduler.unpark(second)
     assert take(scheduler) is None
     assert (scheduler.ready, scheduler.parked) == (0, 2)
     scheduler.unpark(first)
     assert take(scheduler) is first
     assert take(scheduler) is None
-    scheduler.set_ceiling(session, NO_CEILING)
+    scheduler.set_ceiling(assignment, NO_CEILING)
     assert take(scheduler) is second
 
 
 def test_on_full_hears_each_change() -> None:
-    """Once when a session becomes full, once when it does no more."""
+    """Once when an assignment becomes full, once when it does no more."""
     heard: list[bool] = []
-    scheduler, [session] = scheduler_with(1, 2, on_full=lambda one: heard.append(one.full))
+    scheduler, [assignment] = scheduler_with(1, 2, on_full=lambda one: heard.append(one.full))
     record = start(scheduler)
     scheduler.park(record)
-    scheduler.drop(session)
+    scheduler.drop(assignment)
     assert heard == [True]
-    assert not session.full
+    assert not assignment.full
 
 
-def test_a_session_that_comes_at_the_bound_is_full_at_once() -> None:
+def test_a_assignment_that_comes_at_the_bound_is_full_at_once() -> None:
     """Regression: it started a whole pool's worth before its first failure, and so did each one after it (I4)."""
     heard: list[tuple[object, bool]] = []
     scheduler, _ = scheduler_with(1, 1, on_full=lambda one: heard.append((one.name, one.full)))
@@ -199,15 +199,15 @@ def test_a_session_that_comes_at_the_bound_is_full_at_once() -> None:
     assert take(scheduler) is not None
 
 
-def test_sessions_come_back_in_the_order_in_which_they_came() -> None:
+def test_assignments_come_back_in_the_order_in_which_they_came() -> None:
     """A simulation takes the same turns each time: those that were full go on in the order in which they came,
     behind the four whose retries kept them in the line, wherever objects lie in memory."""
-    scheduler, sessions = scheduler_with(4, *[2] * 40)
+    scheduler, assignments = scheduler_with(4, *[2] * 40)
     first = [start(scheduler) for _ in range(4)]
     for record in first:
         scheduler.park(record)
     assert take(scheduler) is None
-    assert all(session.full for session in sessions)
+    assert all(assignment.full for assignment in assignments)
     for record in first:
         scheduler.unpark(record)
     for record in first:
@@ -218,29 +218,29 @@ def test_sessions_come_back_in_the_order_in_which_they_came() -> None:
 
 @given(
     bound=st.integers(1, 40),
-    sessions=st.integers(1, 4),
+    assignments=st.integers(1, 4),
     steps=st.lists(st.tuples(st.integers(0, 3), st.integers(-6, 6)), max_size=60),
 )
-def test_full_means_no_room_and_is_said_once(bound: int, sessions: int, steps: list[tuple[int, int]]) -> None:
+def test_full_means_no_room_and_is_said_once(bound: int, assignments: int, steps: list[tuple[int, int]]) -> None:
     """After any parking and leaving: at the bound all are full, nobody is full without reason, and each change is
     heard exactly once."""
-    heard = Heard(bound, sessions)
+    heard = Heard(bound, assignments)
     for number, change in steps:
-        one = number % sessions
+        one = number % assignments
         heard.park(one, max(0, change))
-        heard.leave(one, min(max(0, -change), len(heard.sessions[one].parked)))
-        count = sum(len(session.parked) for session in heard.sessions)
+        heard.leave(one, min(max(0, -change), len(heard.assignments[one].parked)))
+        count = sum(len(assignment.parked) for assignment in heard.assignments)
         assert heard.parking.count == count
-        reserve = bound // 2 // sessions
-        claimed = sum(max(len(session.parked), reserve) for session in heard.sessions)
-        for session in heard.sessions:
-            assert session.full or count < bound
-            assert session.full or claimed < bound or len(session.parked) < reserve
-            reason = count >= bound * 7 / 8 or (claimed >= bound * 7 / 8 and len(session.parked) >= reserve * 7 / 8)
-            assert reason or not session.full
+        reserve = bound // 2 // assignments
+        claimed = sum(max(len(assignment.parked), reserve) for assignment in heard.assignments)
+        for assignment in heard.assignments:
+            assert assignment.full or count < bound
+            assert assignment.full or claimed < bound or len(assignment.parked) < reserve
+            reason = count >= bound * 7 / 8 or (claimed >= bound * 7 / 8 and len(assignment.parked) >= reserve * 7 / 8)
+            assert reason or not assignment.full
     last = dict(heard.changes)
     assert {number for number, full in last.items() if full} == set(heard.full)
-    for number in range(sessions):
+    for number in range(assignments):
         said = [full for one, full in heard.changes if one == number]
         assert said == [index % 2 == 0 for index in range(len(said))]
 

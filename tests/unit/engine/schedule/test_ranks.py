@@ -15,7 +15,7 @@ from aioparallel.handlers.batches import Batch, Batching, Call, batches
 from aioparallel.handlers.stack import Batchings
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.engine.taking import take
-from tests.unit.engine.schedule.test_scheduler import feed, make_session
+from tests.unit.engine.schedule.test_scheduler import feed, make_assignment
 
 
 class Clock:
@@ -34,17 +34,17 @@ class Course:
         turns = partial(WeightedFairQueue, weights=weights, ageing=ageing, clock=self.clock)
         self.scheduler = Scheduler(Ordering.UNORDERED, slots=slots, turns=turns)
         self.slots = slots
-        self.sessions = {}
+        self.assignments = {}
         self.running: deque[Record] = deque()
         self.started: Counter[int] = Counter()
         for rank in range(len(weights)):
             for partition in range(partitions):
-                session = make_session(100 * rank + partition)
-                session.rank = rank
-                self.sessions[rank, partition] = session
+                assignment = make_assignment(100 * rank + partition)
+                assignment.rank = rank
+                self.assignments[rank, partition] = assignment
 
     def feed(self, rank: int, count: int, partition: int = 0) -> None:
-        feed(self.scheduler, self.sessions[rank, partition], *[None] * count)
+        feed(self.scheduler, self.assignments[rank, partition], *[None] * count)
 
     def fill(self) -> None:
         """Start as many as there are slots for."""
@@ -126,7 +126,7 @@ def test_slow_handlers_of_one_rank_do_not_take_all_slots() -> None:
             if course.rank_of(record) == 2:
                 quick.append(record)
         course.scheduler.succeed(quick.pop(0))
-    assert len(course.sessions[0, 0].in_flight) <= 70 // 5 + 70 // 16 + 2
+    assert len(course.assignments[0, 0].in_flight) <= 70 // 5 + 70 // 16 + 2
 
 
 def test_ageing_gives_a_turn_to_who_has_waited_too_long() -> None:
@@ -221,10 +221,10 @@ def test_a_call_of_several_partitions_takes_one_slot() -> None:
     scheduler = Scheduler(slots=30, turns=turns, batchings=Batchings(by_topic, None))
     for rank in range(2):
         for partition in range(20):
-            session = make_session(100 * rank + partition)
-            session.rank = rank
-            session.ledger.register(range(10), 10)
-            scheduler.admit(session, [Record(f"t{rank}", partition, n, None, b"v") for n in range(10)])
+            assignment = make_assignment(100 * rank + partition)
+            assignment.rank = rank
+            assignment.ledger.register(range(10), 10)
+            scheduler.admit(assignment, [Record(f"t{rank}", partition, n, None, b"v") for n in range(10)])
     calls: list[object] = []
     while len(calls) < 18:
         taken = scheduler.run_ready(lambda record: None, lambda record, ended: None, [None])
@@ -246,8 +246,8 @@ def test_ranks_come_and_go() -> None:
         for partition in range(4):
             course.feed(rank, 100, partition)
     course.fill()
-    for session in [one for (rank, _), one in course.sessions.items() if rank == 2]:
-        course.scheduler.drop(session)
+    for assignment in [one for (rank, _), one in course.assignments.items() if rank == 2]:
+        course.scheduler.drop(assignment)
     for record in list(course.running):
         course.running.popleft()
         course.scheduler.succeed(record)
@@ -268,11 +268,11 @@ def test_the_order_of_a_key_holds_within_a_rank() -> None:
     clock = Clock()
     turns = partial(WeightedFairQueue, weights=[1.0, 2.0], ageing=math.inf, clock=clock)
     scheduler = Scheduler(Ordering.KEY, slots=4, turns=turns)
-    sessions = [make_session(0), make_session(1)]
-    for rank, session in enumerate(sessions):
-        session.rank = rank
-        feed(scheduler, session, *[b"a", b"b"] * 20)
-    assert sessions[0].name == TopicPartition("t", 0)
+    assignments = [make_assignment(0), make_assignment(1)]
+    for rank, assignment in enumerate(assignments):
+        assignment.rank = rank
+        feed(scheduler, assignment, *[b"a", b"b"] * 20)
+    assert assignments[0].name == TopicPartition("t", 0)
     last: dict[tuple[int, bytes | None], int] = {}
     count = 0
     while scheduler.has_ready:

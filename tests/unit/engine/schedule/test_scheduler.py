@@ -11,25 +11,25 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from aioparallel.config.handling import Ordering
 from aioparallel.engine.schedule.scheduler import Scheduler
-from aioparallel.group.sessions import Session, SessionState
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.engine.taking import take
 from tests.support.examples import examples
 
 
-def make_session(partition: int = 0, epoch: int = 1) -> Session:
-    session = Session(TopicPartition("t", partition), epoch)
-    session.opened = True
-    return session
+def make_assignment(partition: int = 0, epoch: int = 1) -> Assignment:
+    assignment = Assignment(TopicPartition("t", partition), epoch)
+    assignment.opened = True
+    return assignment
 
 
-def feed(scheduler: Scheduler, session: Session, *keys: bytes | None, first: int | None = None) -> list[Record]:
-    start = session.ledger.position if first is None else first
+def feed(scheduler: Scheduler, assignment: Assignment, *keys: bytes | None, first: int | None = None) -> list[Record]:
+    start = assignment.ledger.position if first is None else first
     records: list[Record] = [
-        Record("t", session.partition.partition, start + i, key, b"v") for i, key in enumerate(keys)
+        Record("t", assignment.partition.partition, start + i, key, b"v") for i, key in enumerate(keys)
     ]
-    session.ledger.register([record.offset for record in records], start + len(records))
-    scheduler.admit(session, records)
+    assignment.ledger.register([record.offset for record in records], start + len(records))
+    scheduler.admit(assignment, records)
     return records
 
 
@@ -40,10 +40,10 @@ def drain_ready(scheduler: Scheduler) -> list[Record]:
     return taken
 
 
-def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> None:
+def test_a_assignment_beyond_its_share_of_the_slots_lets_the_others_go_first() -> None:
     """One whose handlers never end keeps its part; the others get all that they free again. Alone it has everything."""
     scheduler = Scheduler(slots=10)
-    hanging, healthy = make_session(0), make_session(1)
+    hanging, healthy = make_assignment(0), make_assignment(1)
     feed(scheduler, hanging, *(b"h%d" % n for n in range(50)))
     feed(scheduler, healthy, *(b"k%d" % n for n in range(500)))
     running: list[Record] = []
@@ -65,8 +65,8 @@ def test_a_session_beyond_its_share_of_the_slots_lets_the_others_go_first() -> N
 
 def test_a_lane_has_one_record_in_flight() -> None:
     """Of each key one record starts; the next one only after its outcome (I3)."""
-    scheduler, session = Scheduler(), make_session()
-    a1, b1, a2 = feed(scheduler, session, b"a", b"b", b"a")
+    scheduler, assignment = Scheduler(), make_assignment()
+    a1, b1, a2 = feed(scheduler, assignment, b"a", b"b", b"a")
     assert drain_ready(scheduler) == [a1, b1]
     scheduler.succeed(a1)
     assert drain_ready(scheduler) == [a2]
@@ -74,15 +74,15 @@ def test_a_lane_has_one_record_in_flight() -> None:
 
 def test_records_without_key_have_no_order() -> None:
     """Records whose key is None all start at once; an empty key is a key."""
-    scheduler, session = Scheduler(), make_session()
-    records = feed(scheduler, session, None, None, b"", b"")
+    scheduler, assignment = Scheduler(), make_assignment()
+    records = feed(scheduler, assignment, None, None, b"", b"")
     assert drain_ready(scheduler) == records[:3]
 
 
 def test_partition_ordering_is_one_lane_per_partition() -> None:
     """Under PARTITION one record of each partition runs."""
     scheduler = Scheduler(Ordering.PARTITION)
-    first, second = make_session(0), make_session(1)
+    first, second = make_assignment(0), make_assignment(1)
     [a, _] = feed(scheduler, first, None, b"x")
     [b] = feed(scheduler, second, b"y")
     assert drain_ready(scheduler) == [a, b]
@@ -90,22 +90,22 @@ def test_partition_ordering_is_one_lane_per_partition() -> None:
 
 def test_unordered_starts_everything() -> None:
     """Under UNORDERED equal keys run together."""
-    scheduler, session = Scheduler(Ordering.UNORDERED), make_session()
-    records = feed(scheduler, session, b"a", b"a", b"a")
+    scheduler, assignment = Scheduler(Ordering.UNORDERED), make_assignment()
+    records = feed(scheduler, assignment, b"a", b"a", b"a")
     assert drain_ready(scheduler) == records
 
 
 def test_order_by_names_the_lane() -> None:
     """With order_by its result is the lane's key, and None means no order."""
     scheduler = Scheduler(order_by=lambda record: (record.key or b"")[:1] or None)
-    a1, _a2, n1, n2 = feed(scheduler, make_session(), b"ax", b"ay", None, b"")
+    a1, _a2, n1, n2 = feed(scheduler, make_assignment(), b"ax", b"ay", None, b"")
     assert drain_ready(scheduler) == [a1, n1, n2]
 
 
 def test_partitions_take_turns() -> None:
     """A partition with much ready does not run before one with little."""
     scheduler = Scheduler()
-    big, small = make_session(0), make_session(1)
+    big, small = make_assignment(0), make_assignment(1)
     feed(scheduler, big, *[str(i).encode() for i in range(100)])
     [late] = feed(scheduler, small, b"k")
     assert late in [take(scheduler), take(scheduler)]
@@ -113,8 +113,8 @@ def test_partitions_take_turns() -> None:
 
 def test_parked_record_holds_its_lane_and_no_other() -> None:
     """A parked record keeps its place; it counts as parked until it starts again, with attempt 2."""
-    scheduler, session = Scheduler(), make_session()
-    a1, _a2, _b1 = feed(scheduler, session, b"a", b"a", b"b")
+    scheduler, assignment = Scheduler(), make_assignment()
+    a1, _a2, _b1 = feed(scheduler, assignment, b"a", b"a", b"b")
     assert take(scheduler) is a1
     assert scheduler.park(a1)
     assert [r.key for r in drain_ready(scheduler)] == [b"b"]
@@ -124,9 +124,9 @@ def test_parked_record_holds_its_lane_and_no_other() -> None:
     assert (a1.attempt, scheduler.parked) == (2, 0)
 
 
-def test_outcomes_of_a_dropped_session_change_nothing_but_keep_the_key_closed() -> None:
+def test_outcomes_of_a_dropped_assignment_change_nothing_but_keep_the_key_closed() -> None:
     """Revoked and assigned again while a handler runs: its key stays closed until that handler ends (I3, I6)."""
-    scheduler, old, new = Scheduler(), make_session(epoch=1), make_session(epoch=2)
+    scheduler, old, new = Scheduler(), make_assignment(epoch=1), make_assignment(epoch=2)
     [running] = feed(scheduler, old, b"a")
     assert take(scheduler) is running
     scheduler.drop(old)
@@ -140,7 +140,7 @@ def test_outcomes_of_a_dropped_session_change_nothing_but_keep_the_key_closed() 
 def test_key_stays_closed_over_two_reassignments() -> None:
     """The lane that waited for an old handler may be dropped itself; the third one still waits."""
     scheduler = Scheduler()
-    first, second, third = (make_session(epoch=i) for i in (1, 2, 3))
+    first, second, third = (make_assignment(epoch=i) for i in (1, 2, 3))
     [running] = feed(scheduler, first, b"a")
     take(scheduler)
     scheduler.drop(first)
@@ -155,33 +155,33 @@ def test_key_stays_closed_over_two_reassignments() -> None:
 def test_draining_counts_success_and_starts_nothing() -> None:
     """After stop() what is in flight may still complete; on_drained says when the last one has ended."""
     calls: list[int] = []
-    scheduler, session = Scheduler(on_drained=lambda one: calls.append(one.begun)), make_session()
-    a, b, _ = feed(scheduler, session, b"a", b"b", b"a")
+    scheduler, assignment = Scheduler(on_drained=lambda one: calls.append(one.begun)), make_assignment()
+    a, b, _ = feed(scheduler, assignment, b"a", b"b", b"a")
     drain_ready(scheduler)
-    assert scheduler.stop(session) == 2
+    assert scheduler.stop(assignment) == 2
     scheduler.succeed(a)
     assert take(scheduler) is None
     scheduler.park(b)
     assert calls == [0]
-    assert session.ledger.next_commit == 1
-    scheduler.drop(session)
+    assert assignment.ledger.next_commit == 1
+    scheduler.drop(assignment)
     assert scheduler.counters.admitted == 3 == scheduler.counters.succeeded + scheduler.counters.dropped
 
 
 def test_ceiling_holds_back_higher_offsets() -> None:
     """Nothing above the ceiling starts; when it rises, what was held back does."""
-    scheduler, session = Scheduler(), make_session()
-    low, high = feed(scheduler, session, b"a", b"b")
-    session.ceiling = 0
+    scheduler, assignment = Scheduler(), make_assignment()
+    low, high = feed(scheduler, assignment, b"a", b"b")
+    assignment.ceiling = 0
     assert drain_ready(scheduler) == [low]
-    scheduler.set_ceiling(session, 10)
+    scheduler.set_ceiling(assignment, 10)
     assert drain_ready(scheduler) == [high]
 
 
 def test_paused_takes_nothing() -> None:
     """While paused nothing starts, and nothing is forgotten."""
     scheduler = Scheduler()
-    [record] = feed(scheduler, make_session(), b"a")
+    [record] = feed(scheduler, make_assignment(), b"a")
     scheduler.pause()
     assert take(scheduler) is None
     scheduler.resume()
@@ -190,10 +190,10 @@ def test_paused_takes_nothing() -> None:
 
 def test_bytes_count_key_value_and_headers() -> None:
     """buffered_bytes is what the buffered records hold, and back to 0 when they have started."""
-    scheduler, session = Scheduler(), make_session()
+    scheduler, assignment = Scheduler(), make_assignment()
     record = Record("t", 0, 0, b"kk", b"vvv", (("h", b"xx"), ("n", None)))
-    session.ledger.register([0], 1)
-    scheduler.admit(session, [record])
+    assignment.ledger.register([0], 1)
+    scheduler.admit(assignment, [record])
     assert scheduler.buffered_bytes == 2 + 3 + 3 + 1
     take(scheduler)
     assert scheduler.buffered_bytes == 0
@@ -202,11 +202,11 @@ def test_bytes_count_key_value_and_headers() -> None:
 @pytest.mark.parametrize("ending", ["succeed", "drop"])
 def test_an_ended_record_is_freed_at_once(ending: str) -> None:
     """Nothing refers back to a record that has ended, nor to those that came after one that somebody keeps."""
-    scheduler, session = Scheduler(), make_session()
-    kept, *others = feed(scheduler, session, b"a", b"a", b"a")
+    scheduler, assignment = Scheduler(), make_assignment()
+    kept, *others = feed(scheduler, assignment, b"a", b"a", b"a")
     last = sys.getrefcount(others[-1])
     if ending == "drop":
-        scheduler.drop(session)
+        scheduler.drop(assignment)
     else:
         while (record := take(scheduler)) is not None:
             scheduler.succeed(record)
@@ -228,12 +228,12 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.ordering = ordering
         self.scheduler = Scheduler(ordering)
         self.epoch = 0
-        self.sessions: dict[int, Session] = {}
+        self.assignments: dict[int, Assignment] = {}
         self.parked: list[Record] = []
         self.running: list[Record] = []
         self.log: dict[int, int] = {0: 0, 1: 0}
         self.done: dict[int, set[int]] = {0: set(), 1: set()}
-        self.seen: list[tuple[Session, Record]] = []
+        self.seen: list[tuple[Assignment, Record]] = []
 
     def lane(self, record: Record) -> object:
         if self.ordering is Ordering.PARTITION:
@@ -244,12 +244,12 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 1), keys=st.lists(KEYS, min_size=1, max_size=5))
     def admit(self, partition: int, keys: list[bytes | None]) -> None:
-        session = self.sessions.get(partition)
-        if session is None:
+        assignment = self.assignments.get(partition)
+        if assignment is None:
             self.epoch += 1
-            session = self.sessions[partition] = make_session(partition, self.epoch)
-        if session.state is SessionState.OPEN:
-            feed(self.scheduler, session, *keys)
+            assignment = self.assignments[partition] = make_assignment(partition, self.epoch)
+        if assignment.state is AssignmentState.OPEN:
+            feed(self.scheduler, assignment, *keys)
 
     @rule()
     def take(self) -> None:
@@ -257,17 +257,17 @@ class SchedulerMachine(RuleBasedStateMachine):
         if record is None:
             return
         assert self.lane(record) not in [self.lane(other) for other in self.running], "two of a lane at once"
-        session = record._source
-        assert isinstance(session, Session)
-        assert session.state is SessionState.OPEN
+        assignment = record._source
+        assert isinstance(assignment, Assignment)
+        assert assignment.state is AssignmentState.OPEN
         if self.ordering is not Ordering.UNORDERED and (record.key is not None or self.ordering is Ordering.PARTITION):
             earlier = [
                 r
                 for s, r in self.seen
-                if s is session and self.lane(r) == self.lane(record) and r.offset > record.offset
+                if s is assignment and self.lane(r) == self.lane(record) and r.offset > record.offset
             ]
             assert not earlier, "a later record of the lane started before"
-        self.seen.append((session, record))
+        self.seen.append((assignment, record))
         self.running.append(record)
 
     @precondition(lambda self: self.running)
@@ -301,40 +301,40 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 1))
     def drain(self, partition: int) -> None:
-        session = self.sessions.get(partition)
-        if session is not None:
-            self.scheduler.stop(session)
+        assignment = self.assignments.get(partition)
+        if assignment is not None:
+            self.scheduler.stop(assignment)
 
     @rule(partition=st.integers(0, 1))
     def revoke(self, partition: int) -> None:
-        session = self.sessions.pop(partition, None)
-        if session is not None:
-            self.scheduler.drop(session)
+        assignment = self.assignments.pop(partition, None)
+        if assignment is not None:
+            self.scheduler.drop(assignment)
 
     @invariant()
     def nothing_appears_or_vanishes(self) -> None:
         s, counters = self.scheduler, self.scheduler.counters
         assert counters.admitted == s.buffered + s.parked + counters.in_flight + counters.succeeded + counters.dropped
         assert counters.in_flight == len(self.running)
-        for session in self.sessions.values():
-            assert session.in_flight == {r for r in self.running if r._source is session}
-        assert s.ready == sum(len(session.ready) for session in self.sessions.values())
+        for assignment in self.assignments.values():
+            assert assignment.in_flight == {r for r in self.running if r._source is assignment}
+        assert s.ready == sum(len(assignment.ready) for assignment in self.assignments.values())
         assert s.buffered >= 0
         assert s.buffered_bytes >= 0
 
     @invariant()
     def nothing_is_committed_that_has_not_ended(self) -> None:
-        for session in self.sessions.values():
-            unfinished = {r.offset for r in self.running if r._source is session}
-            assert all(offset >= session.ledger.next_commit for offset in unfinished)
+        for assignment in self.assignments.values():
+            unfinished = {r.offset for r in self.running if r._source is assignment}
+            assert all(offset >= assignment.ledger.next_commit for offset in unfinished)
 
     @invariant()
     def nothing_ready_is_stuck(self) -> None:
-        """With nothing running or parked, whatever an open session holds is ready."""
+        """With nothing running or parked, whatever an open assignment holds is ready."""
         if not self.running:
-            for session in self.sessions.values():
-                if session.state is SessionState.OPEN and session.buffered and not session.parked:
-                    assert session.ready
+            for assignment in self.assignments.values():
+                if assignment.state is AssignmentState.OPEN and assignment.buffered and not assignment.parked:
+                    assert assignment.ready
 
 
 TestSchedulerMachine = SchedulerMachine.TestCase

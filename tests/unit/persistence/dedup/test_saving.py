@@ -8,8 +8,8 @@ import pytest
 
 from aioparallel.config.options import Options
 from aioparallel.config.policies import Deduplicate
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import CommitFault, Committed
-from aioparallel.group.sessions import Session
 from aioparallel.persistence.dedup.deduplication import Deduplication
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
@@ -81,7 +81,7 @@ async def test_what_goes_while_it_is_saved_is_not_committed() -> None:
     await deduplication.check((), 5)
     await deduplication.restore(dict.fromkeys((T0, T1)), 5)
     for partition in (T0, T1):
-        seen = deduplication.assigned(Session(partition))
+        seen = deduplication.assigned(Assignment(partition))
         record = Record("t", partition.partition, 0, b"k", b"v", place(1))
         assert seen.select([record])
         seen.completed(0)

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, ParallelConsumer, Record, RetryPolicy
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.sessions import Session
 from aioparallel.persistence.state.table import Table
 from aioparallel.persistence.state.view import Restored, StateView
 from aioparallel.testing.memory import InMemoryBroker
@@ -195,7 +195,7 @@ async def test_a_group_that_was_deleted_and_then_given_a_position(together: bool
 async def test_a_member_whose_commits_are_refused_begins_no_life() -> None:
     """It has found an increment of a generation above its own: its successor's, or one of a group that was deleted.
     Only a commit that counts tells."""
-    view = StateView(sums(), Session(P0, generation=Generation(5, "m")), lambda: 0.0)
+    view = StateView(sums(), Assignment(P0, generation=Generation(5, "m")), lambda: 0.0)
     view.restore(Restored(Table(), 0, (), (), 0, incarnation=2, next_incarnation=40))
     assert view.has_news
     assert [view.increment(Committed(offset, ""), 1_000)[0].incarnation for offset in (1, 2)] == [2, 2]

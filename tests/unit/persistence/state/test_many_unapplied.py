@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Record, RetryPolicy
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap
 from aioparallel.persistence.state import unapplied
 from aioparallel.persistence.state.increments import (
@@ -179,7 +179,7 @@ def test_few_are_written_as_ever() -> None:
     assert encode_increment(increment) == (
         b'{"v":1,"base":12,"map":"map","generation":17,"origin":0,"at":5,"unapplied":[0,""],"snapshots":[]}'
     )
-    view = StateView(sums(), Session(P0, generation=Generation(5, "m")), lambda: 0.0)
+    view = StateView(sums(), Assignment(P0, generation=Generation(5, "m")), lambda: 0.0)
     view.restore(Restored(Table(), 0, range(0, 900_000, 3), (), 0))
     made, parts = view.increment(Committed(0, ""), LARGEST_PIECE)
     assert (made.parts, parts) == (None, ())

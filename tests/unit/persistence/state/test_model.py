@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from aioparallel import Record, State
 from aioparallel.config.options import Options
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
 from aioparallel.persistence.state import pieces
 from aioparallel.persistence.state.increments import Named, Place, decode_increment, encode_increment, encode_place
@@ -70,20 +70,20 @@ class Model:
 
     def start(self) -> None:
         """A new owner: taken over, restored."""
-        self.session = Session(P0, generation=Generation(1, "m"))
-        self.view = StateView(POLICY, self.session, lambda: 1e9)
-        self.session.extend((self.view,), self.fail)
+        self.assignment = Assignment(P0, generation=Generation(1, "m"))
+        self.view = StateView(POLICY, self.assignment, lambda: 1e9)
+        self.assignment.extend((self.view,), self.fail)
         self.waiting = []
         self.handled_now = set()
         if self.committed is None:
             self.view.restore(Restored(Table(), None, (), (), 0))
-            self.session.ledger = Ledger(self.begins)
+            self.assignment.ledger = Ledger(self.begins)
         else:
             self.view.restore(asyncio.run(self.restored(self.committed)))
             offset, text, *_ = self.committed
-            self.session.ledger = Ledger(offset, decode_offset_map(offset, text))
-            self.session.acknowledged = self.committed
-        self.session.opened = True
+            self.assignment.ledger = Ledger(offset, decode_offset_map(offset, text))
+            self.assignment.acknowledged = self.committed
+        self.assignment.opened = True
 
     async def restored(self, committed: Committed) -> Restored:
         """As a member would."""
@@ -124,11 +124,11 @@ class Model:
         """More records are read."""
         for key, value in keys:
             self.logs.append(Outgoing("in", b"%d" % value, b"k%d" % key))
-        position, log = self.session.ledger.position, self.logs.of(P0)
+        position, log = self.assignment.ledger.position, self.logs.of(P0)
         records = [Record(*P0, one.offset, one.key, one.value) for one in log if one.offset >= position]
         for record in records:
             record._lane = record.key
-        self.waiting += self.session.register(records, log[-1].offset + 1)
+        self.waiting += self.assignment.register(records, log[-1].offset + 1)
 
     def heads(self) -> list[Record[Any, Any]]:
         """Of each key the first one that waits."""
@@ -144,7 +144,7 @@ class Model:
         """Its handler does."""
         self.view.begin(record)
         assert self.view.state_of(record) == self.expected().get(record.key or b"", ())
-        self.session.complete(record.offset)
+        self.assignment.complete(record.offset)
         self.handled_now.add(record.offset)
         self.waiting.remove(record)
 
@@ -161,7 +161,7 @@ class Model:
             if after is not None:
                 expected[key] = after
         done = batch[:failing]
-        self.session.complete_all([record.offset for record in done])
+        self.assignment.complete_all([record.offset for record in done])
         self.handled_now.update(record.offset for record in done)
         self.waiting = self.waiting[len(done) :]
 
@@ -173,8 +173,8 @@ class Model:
         record = heads[place % len(heads)]
         if tried:
             self.view.begin(record)
-        self.session.gave_up(record.offset)
-        self.session.complete(record.offset)
+        self.assignment.gave_up(record.offset)
+        self.assignment.complete(record.offset)
         self.waiting.remove(record)
 
     # -- commits
@@ -182,14 +182,14 @@ class Model:
     def commit(self, is_late: bool, is_lost: bool) -> None:
         """The increment, and the position. ``is_lost``: without transactions it may be written alone. ``is_late``: more
         ends between taking the position and the increment."""
-        said = self.session.ledger.snapshot()
+        said = self.assignment.ledger.snapshot()
         text = encode_offset_map(said.base_offset, said.highest_succeeded, said.incompletes)
         committed = Committed(said.base_offset, text)
         handled_then = {offset for offset in self.handled_now if said.is_complete(offset)}
         if is_late and self.waiting:
             record = self.heads()[0]
-            self.session.gave_up(record.offset)
-            self.session.complete(record.offset)
+            self.assignment.gave_up(record.offset)
+            self.assignment.complete(record.offset)
             self.waiting.remove(record)
         increment = self.view.increment(committed, LARGEST_PIECE)[0]
         if is_lost and self.together:
@@ -197,7 +197,7 @@ class Model:
         self.logs.append(Outgoing("inc", encode_increment(increment), encode_place(Place("g", P0, 0), 1)))
         if is_lost:
             return
-        self.committed = self.session.acknowledged = committed
+        self.committed = self.assignment.acknowledged = committed
         self.handled_at_commit = self.handled | handled_then
         self.view.acknowledged()
         if self.view.has_news:  # a full snapshot may be named now
@@ -337,8 +337,8 @@ def test_where_the_newest_is_damaged_the_one_before_does() -> None:
     model = course()
     for _ in range(2):
         record = model.heads()[0]
-        model.session.gave_up(record.offset)
-        model.session.complete(record.offset)
+        model.assignment.gave_up(record.offset)
+        model.assignment.complete(record.offset)
         model.waiting.remove(record)
         model.end(model.waiting[0])
         model.snapshot(ends=0, then="written", piece=8, commits=2)
@@ -356,7 +356,7 @@ async def test_a_truncated_log_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     machine.deliver([(0, 1), (1, 2), (2, 3)])
     for record in [*machine.waiting]:
         machine.view.begin(record)
-        machine.session.complete(record.offset)
+        machine.assignment.complete(record.offset)
     machine.commit(False, False)
     machine.logs.truncate(P0, 2)
     assert machine.committed is not None

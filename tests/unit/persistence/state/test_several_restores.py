@@ -12,8 +12,8 @@ from dataclasses import replace
 import pytest
 
 from aioparallel.config.options import Options
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Fetched, Generation, Span
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import ProblemKind
 from aioparallel.persistence.state.keyed_state import KeyedState
 from aioparallel.records.record import TopicPartition
@@ -76,7 +76,7 @@ class Untold(InMemoryClient):
 
 
 class Member:
-    """A keyed state, and sessions of these partitions. All that is committed of each is offset 10."""
+    """A keyed state, and assignments of these partitions. All that is committed of each is offset 10."""
 
     def __init__(self, broker: InMemoryBroker, client: InMemoryClient, *partitions: TopicPartition) -> None:
         policy = replace(sums(), topic=NAMES.increments, snapshots=NAMES.snapshots)
@@ -84,7 +84,7 @@ class Member:
         self.state.attach(context_of(Options(state=policy), GROUP, client, InMemoryProducer(broker)))
         self.found = {partition: Committed(10, "") for partition in partitions}
         for partition in partitions:
-            self.state.assigned(Session(partition, generation=Generation(9, "m")))
+            self.state.assigned(Assignment(partition, generation=Generation(9, "m")))
 
     async def until_ready(self, *partitions: TopicPartition) -> float:
         """Ask until all of these are; the seconds that took."""

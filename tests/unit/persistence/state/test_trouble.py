@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from aioparallel import FailurePolicy, Outgoing, ParallelConsumer, Producing, Record, RetryPolicy, State, StateFailed
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
-from aioparallel.group.sessions import Session
 from aioparallel.observe.health import ProblemKind
 from aioparallel.persistence.state.increments import Increment, Place, encode_increment, encode_place
 from aioparallel.persistence.state.restoring import Restoring
@@ -330,11 +330,11 @@ async def test_a_restore_that_waits_is_told() -> None:
 
 async def test_a_full_snapshot_of_a_partition_that_went_is_not_written_on() -> None:
     """Its next owner may write in the same place."""
-    session = Session(P0, generation=Generation(1, "m"))
-    view = StateView(sums(), session, lambda: 1e9)
+    assignment = Assignment(P0, generation=Generation(1, "m"))
+    view = StateView(sums(), assignment, lambda: 1e9)
     view.restore(Restored(Table(), None, (), (), 0))
     taken = view.take()
-    session.dropped = True
+    assignment.dropped = True
     broker = broker_of()
     with pytest.raises(Unwanted):
         await write_snapshot(InMemoryProducer(broker), "g-snapshots", GROUP, P0, taken, sums())

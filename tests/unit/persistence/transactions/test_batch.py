@@ -6,14 +6,14 @@ import random
 from collections import defaultdict
 from math import inf
 
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.offset_commits import LedgerSnapshot
-from aioparallel.group.sessions import Session
 from aioparallel.offsets import OffsetMap, decode_offset_map
 from aioparallel.persistence.transactions.batch import Taken, slice_of
 from aioparallel.persistence.transactions.pending_outputs import Entry
 from aioparallel.records.record import Outgoing, Record, TopicPartition
 
-SESSION = Session(TopicPartition("in", 0))
+SESSION = Assignment(TopicPartition("in", 0))
 
 
 def course(chance: random.Random) -> tuple[OffsetMap, list[Entry]]:

@@ -327,7 +327,7 @@ async def test_all_missing_topics_are_named_at_once(made: Callable[[InMemoryBrok
 
 
 async def test_its_partitions_tell_what_they_hold(broker: InMemoryBroker) -> None:
-    """Though its records are not the session's: what is buffered and parked, and how old the first is."""
+    """Though its records are not the assignment's: what is buffered and parked, and how old the first is."""
     gate = asyncio.Event()
     handler = Handler(lambda record: gate.wait())
     one = consumer(broker, lease=30, max_concurrency=2, max_buffered=10)
@@ -396,11 +396,11 @@ async def test_a_partition_that_goes_takes_nothing_more(broker: InMemoryBroker) 
         await until(lambda: one._engine is not None and not one._leasing.is_idle)
         engine = one._engine
         assert engine is not None
-        sessions = list(engine._assignment.sessions.values())
-        settling = asyncio.create_task(one._leasing.settle(sessions, 1, 0))
+        assignments = list(engine._rebalancer.assignments.values())
+        settling = asyncio.create_task(one._leasing.settle(assignments, 1, 0))
         await asyncio.sleep(0.01)
         assert not settling.done()
-        assert all(session.stopped for session in sessions)
+        assert all(assignment.stopped for assignment in assignments)
         broker.faults.heal()
         await settling
 

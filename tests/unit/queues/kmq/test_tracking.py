@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.offsets import Ledger, OffsetMap
 from aioparallel.queues.kmq import tracking
 from aioparallel.queues.kmq.markers import END, key_of, read_marker, start_of
@@ -129,15 +129,15 @@ class Course:
     def check_due(self, offset: int) -> None:
         """What was read says that somebody has it no more; and all was read that was there when the tracker began. The
         clock says so only where an end that is not read is news."""
-        read = [one for one in self.log if one.offset < self.session.ledger.position]
-        assert self.session.ledger.position >= self.began_with
+        read = [one for one in self.log if one.offset < self.assignment.ledger.position]
+        assert self.assignment.ledger.position >= self.began_with
         marks = [(one, read_marker(one.key, one.value)) for one in read]
         last, marker = [(one, marker) for one, marker in marks if marker is not None and marker.offset == offset][-1]
         assert marker is not None
         assert marker.lease is not None, f"{offset} has ended"
         over = last.timestamp + marker.lease
         assert over <= self.now * 1_000 + 1, f"{offset} is somebody's"
-        unread = [one for one in self.log if one.offset >= self.session.ledger.position]
+        unread = [one for one in self.log if one.offset >= self.assignment.ledger.position]
         if any(one.key == last.key and one.value == END and one.timestamp < self.now * 1_000 - NEWS for one in unread):
             assert over <= max(one.timestamp for one in read), f"{offset} has ended long ago"
 
@@ -146,9 +146,9 @@ class Course:
     def begin(self) -> None:
         """From what was committed."""
         base, restored = self.committed
-        self.session = Session(PLACE)
-        self.session.ledger = Ledger(base, restored)
-        self.session.opened = True
+        self.assignment = Assignment(PLACE)
+        self.assignment.ledger = Ledger(base, restored)
+        self.assignment.opened = True
         self.began_with = self.offset
         self.told = self.offset
         self.tracking = Tracking(QueueTopics("q", None, None), 3, USE_NOW_AFTER, "drop_value")
@@ -158,7 +158,7 @@ class Course:
 
     async def stop(self) -> None:
         """It dies; what it delivered may have its end marker or not."""
-        self.session.dropped = True
+        self.assignment.dropped = True
         self.watching.cancel()
         await asyncio.wait([self.watching])
 
@@ -167,17 +167,17 @@ class Course:
         if self.is_silent:
             return
         self.told, self.told_at = self.offset, self.now
-        position = self.session.ledger.position
+        position = self.assignment.ledger.position
         found = [one for one in self.log if one.offset >= position][:at_most]
         is_all = not found or found[-1] is self.log[-1]
-        wanted = self.session.register(found, self.offset if is_all else found[-1].offset + 1)
-        self.tracking.admit(self.session, wanted)
+        wanted = self.assignment.register(found, self.offset if is_all else found[-1].offset + 1)
+        self.tracking.admit(self.assignment, wanted)
         self.check_position()
 
     def check_position(self) -> None:
         """The position that would be committed passes no marker that is open, by what was read."""
         newest: dict[int, int] = {}
-        ledger = self.session.ledger
+        ledger = self.assignment.ledger
         read_until = max(ledger.position, self.committed_at)  # by this tracker, or one before it
         for one in self.log:
             if one.offset < read_until:
@@ -192,7 +192,7 @@ class Course:
 
     def commit(self) -> None:
         """With or without the map: a broker may refuse its size."""
-        ledger = self.session.ledger
+        ledger = self.assignment.ledger
         self.committed_at = max(self.committed_at, ledger.position)
         self.committed = ledger.next_commit, ledger.snapshot() if self.chance.random() < 0.7 else None
 
@@ -241,7 +241,7 @@ class Course:
         assert not set(self.due) - self.ended, "never delivered again"
         self.fetch(1_000)
         self.commit()
-        assert self.committed[0] == self.session.ledger.position == self.offset
+        assert self.committed[0] == self.assignment.ledger.position == self.offset
         assert not self.errors
         await self.stop()
 

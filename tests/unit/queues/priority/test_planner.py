@@ -8,7 +8,7 @@ import pytest
 
 from aioparallel.config.options import Options
 from aioparallel.engine.schedule.scheduler import Scheduler
-from aioparallel.group.sessions import Session
+from aioparallel.group.assignment import Assignment
 from aioparallel.queues.priority.budget import PollBudget, exponential
 from aioparallel.queues.priority.client import PriorityClient, _used
 from aioparallel.queues.priority.names import PriorityTopics
@@ -30,11 +30,11 @@ class Polls:
         self.planner = PollPlanner(
             self.options, self.scheduler, lambda: (0, 0), client=client, budget=self.budget, weights=weights
         )
-        self.sessions = []
+        self.assignments = []
         for rank in range(priorities):
-            session = Session(TopicPartition(f"t-{rank}", 0))
-            session.rank, session.opened = rank, True
-            self.sessions.append(session)
+            assignment = Assignment(TopicPartition(f"t-{rank}", 0))
+            assignment.rank, assignment.opened = rank, True
+            self.assignments.append(assignment)
         self.limits: Sequence[int | None] = ()
         client.next_poll = self._note  # type: ignore[method-assign]
 
@@ -48,16 +48,16 @@ class Polls:
 
     def poll(self, most: Sequence[int], size: int = 1) -> list[int]:
         """Admit what a poll may bring, of each at most so many records."""
-        plan = self.planner.plan(self.sessions)
+        plan = self.planner.plan(self.assignments)
         brought = []
-        for session, there in zip(self.sessions, most, strict=True):
-            count = min(there, plan.quotas.get(session.partition, 0), self.limits[session.rank] or 0)
-            first = session.ledger.position
-            records = [Record(session.partition.topic, 0, first + n, None, bytes(size)) for n in range(count)]
+        for assignment, there in zip(self.assignments, most, strict=True):
+            count = min(there, plan.quotas.get(assignment.partition, 0), self.limits[assignment.rank] or 0)
+            first = assignment.ledger.position
+            records = [Record(assignment.partition.topic, 0, first + n, None, bytes(size)) for n in range(count)]
             if records:
-                session.ledger.register([record.offset for record in records], first + count)
-                self.scheduler.admit(session, records)
-            self.planner.saw(count, count * size, session.rank)
+                assignment.ledger.register([record.offset for record in records], first + count)
+                self.scheduler.admit(assignment, records)
+            self.planner.saw(count, count * size, assignment.rank)
             brought.append(count)
         if any(brought):
             parts = self.budget.parts
@@ -84,13 +84,13 @@ def test_bursts_do_not_add_up_beyond_the_buffer(priorities: int) -> None:
     for _ in range(20):
         polls.handle_all()
         polls.poll(of(flood, 0, 0))
-    assert polls.sessions[0].buffered > polls.planner._shares[0]
+    assert polls.assignments[0].buffered > polls.planner._shares[0]
     for _ in range(2 * records):
         polls.poll(of(0, 1, 0))
     for _ in range(50):
         polls.poll(of(flood, 1, flood))
         assert polls.scheduler.buffered <= 2 * records
-    assert polls.sessions[-1].buffered >= polls.planner._shares[-1] * 0.9
+    assert polls.assignments[-1].buffered >= polls.planner._shares[-1] * 0.9
 
 
 def test_each_priority_has_a_mean_size_of_its_own() -> None:
@@ -101,7 +101,7 @@ def test_each_priority_has_a_mean_size_of_its_own() -> None:
     polls.poll([0, 0, 3], size=200_000)
     for _ in range(3):
         polls.poll([0, 0, 10_000], size=200_000)
-    assert polls.sessions[2].buffered_bytes <= 4_000_000
+    assert polls.assignments[2].buffered_bytes <= 4_000_000
 
 
 def test_one_that_is_full_waits_for_nothing() -> None:
@@ -109,7 +109,7 @@ def test_one_that_is_full_waits_for_nothing() -> None:
     polls = Polls(3, 7, max_buffered=14)
     polls.poll([100, 0, 0])
     polls.poll([100, 0, 0])
-    plan = polls.planner.plan(polls.sessions)
+    plan = polls.planner.plan(polls.assignments)
     assert plan.state == "fetching"
     assert [plan.is_full(rank) for rank in range(3)] == [True, False, False]
 

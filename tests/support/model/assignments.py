@@ -1,4 +1,4 @@
-"""How sessions come and go in the model test: assigned, read, drained, revoked, lost; what others do meanwhile."""
+"""How assignments come and go in the model test: assigned, read, drained, revoked, lost; what others do meanwhile."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from aioparallel.engine.outcomes.retries import RetryQueue
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
+from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Generation
-from aioparallel.group.sessions import Session
 from aioparallel.handlers.stack import Batchings
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.model.group import TOPIC, Commits, Group
 from tests.support.model.model import BEGUN, GAP, Cell, Entry, Holding, Known, Model, State
 
-__all__ = ["PARTITION", "PARTITIONS", "PICK", "Sessions", "having", "with_single"]
+__all__ = ["PARTITION", "PARTITIONS", "PICK", "Assignments", "having", "with_single"]
 
 KEYS = st.sampled_from([b"a", b"ab", b"b", b"", None, None, GAP])
 CELLS = st.lists(KEYS, min_size=2, max_size=8)
@@ -37,17 +37,17 @@ def first_byte(record: Record[Any, Any]) -> bytes | None:
     return (record.key or b"")[:1] or None
 
 
-def having(state: State, *more: State) -> Callable[[Sessions], bool]:
+def having(state: State, *more: State) -> Callable[[Assignments], bool]:
     """Whether a record of such a state is there."""
     return lambda machine: bool(machine.model.entries(state, *more))
 
 
-def with_single(state: State, *more: State) -> Callable[[Sessions], bool]:
+def with_single(state: State, *more: State) -> Callable[[Assignments], bool]:
     """Whether a record of such a state is there that can have an outcome of its own."""
     return lambda machine: bool(machine.singles(state, *more))
 
 
-class Sessions(RuleBasedStateMachine):
+class Assignments(RuleBasedStateMachine):
     """The sync core, the model beside it, and the partitions of both."""
 
     @initialize(
@@ -128,7 +128,7 @@ class Sessions(RuleBasedStateMachine):
     def _assign(self, partition: int) -> None:
         generation = self._rebalance()
         self.epoch += 1
-        session = Session(TopicPartition(TOPIC, partition), self.epoch, generation)
+        assignment = Assignment(TopicPartition(TOPIC, partition), self.epoch, generation)
         committed = self.group.logs[partition].committed
         said = None
         if committed is None:
@@ -136,18 +136,18 @@ class Sessions(RuleBasedStateMachine):
         else:
             restored = decode_offset_map(committed.offset, committed.metadata)
             known = Known(restored)
-            session.ledger = Ledger(committed.offset, restored)
-            session.acknowledged, session.acknowledged_version = committed, session.ledger.version
+            assignment.ledger = Ledger(committed.offset, restored)
+            assignment.acknowledged, assignment.acknowledged_version = committed, assignment.ledger.version
             said = known.said()
-        session.opened = True
-        self.model.holdings[partition] = Holding(session, partition, known, said, generation.id)
+        assignment.opened = True
+        self.model.holdings[partition] = Holding(assignment, partition, known, said, generation.id)
 
     def _rebalance(self) -> Generation:
         """What is kept moves to the new generation."""
         generation = self.group.new_generation()
         for holding in self.model.holdings.values():
-            holding.session.generation, holding.generation = generation, generation.id
-            holding.session.fenced = holding.fenced = False
+            holding.assignment.generation, holding.generation = generation, generation.id
+            holding.assignment.fenced = holding.fenced = False
         return generation
 
     @rule(partition=PARTITION, cells=CELLS, back=st.integers(0, 2))
@@ -156,7 +156,7 @@ class Sessions(RuleBasedStateMachine):
         holding = self.holding_of(partition)
         if holding.stopped:
             return
-        log, known, ledger = self.group.logs[partition].cells, holding.known, holding.session.ledger
+        log, known, ledger = self.group.logs[partition].cells, holding.known, holding.assignment.ledger
         until = known.position + len(cells)
         missing = max(0, until - len(log))
         log += cells[len(cells) - missing :]
@@ -167,7 +167,7 @@ class Sessions(RuleBasedStateMachine):
         assert list(wanted) == expected
         chosen = [record for record in records if record.offset in set(wanted)]
         if chosen:
-            self.scheduler.admit(holding.session, chosen)
+            self.scheduler.admit(holding.assignment, chosen)
             self.model.admit(holding, chosen)
 
     @precondition(having(*BEGUN))
@@ -176,19 +176,19 @@ class Sessions(RuleBasedStateMachine):
         holding = self.model.holdings.get(partition)
         if holding is not None:
             holding.stopped = True
-            assert self.scheduler.stop(holding.session) == holding.count(*BEGUN)
+            assert self.scheduler.stop(holding.assignment) == holding.count(*BEGUN)
 
     @precondition(having(*BEGUN))
     @rule(pick=PICK)
     def lose(self, pick: int) -> None:
-        """Drop a session in the middle, or after its drain."""
+        """Drop an assignment in the middle, or after its drain."""
         begun = self.model.entries(*BEGUN)
         self._drop(begun[pick % len(begun)].owner)
 
     @precondition(lambda self: any(holding.stopped for holding in self.model.holdings.values()))
     @rule(partition=PARTITION)
     def revoke(self, partition: int) -> None:
-        """Drop a session that has drained."""
+        """Drop an assignment that has drained."""
         holding = self.model.holdings.get(partition)
         if holding is not None and holding.stopped and not holding.count(*BEGUN):
             self._drop(holding)
@@ -196,9 +196,9 @@ class Sessions(RuleBasedStateMachine):
     def _drop(self, holding: Holding) -> None:
         if holding.dropped:
             return
-        self.scheduler.drop(holding.session)
+        self.scheduler.drop(holding.assignment)
         self.model.drop(holding)
-        holding.frozen = (holding.session.ledger.version, dict(holding.session.ledger.incompletes))
+        holding.frozen = (holding.assignment.ledger.version, dict(holding.assignment.ledger.incompletes))
 
     @precondition(lambda self: self.model.gone)
     @rule(partition=PARTITION, ended=st.sets(st.integers(0, 15)))
