@@ -130,6 +130,22 @@ async def test_skip_changes_one_record(local_kafka: LocalKafka, kafka_topic: Top
     assert (await what_runs(servers, [topic], group))[topic] == {0: {1_200}}
 
 
+async def test_the_leader_epoch_of_a_skipped_record_is_committed(
+    local_kafka: LocalKafka, kafka_topic: TopicMaker
+) -> None:
+    """If it is above all others, so that the next consumer notices if the log loses it (KIP-320)."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic()
+    group, place = f"{topic}-group", TopicPartition(topic, 0)
+    fill(servers, topic, numbered(10))
+    await commit(servers, group, {place: Committed(4, "")})
+    async with GroupAdmin(servers) as admin:
+        for skipped, position in ((4, 5), (9, 5)):
+            await done(servers, "skip", group, f"{topic}:0:{skipped}", "--execute")
+            one = (await admin.stable_offsets(group, [place]))[place]
+            assert isinstance(one, Committed)
+            assert (one.offset, one.leader_epoch) == (position, 0)
+
+
 async def test_maps_stay_dense(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """The same with a dense map, a stuck record in its middle, and an offset above it."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic()

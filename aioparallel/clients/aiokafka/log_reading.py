@@ -110,10 +110,10 @@ async def _read(
             raise broker_watch.failure
         # Takes no records or errors of partitions that are complete.
         quotas = {TopicPartition(*tp): MOST_AT_ONCE for tp in left}
-        found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}
+        found = {one.partition: one for one in walk.take(quotas, MOST_AT_ONCE)}
         if not found:
             await _data(consumer._fetcher, POLL)
-            found = {one.partition: one.records for one in walk.take(quotas, MOST_AT_ONCE)}
+            found = {one.partition: one for one in walk.take(quotas, MOST_AT_ONCE)}
         for tp, some in list(left.items()):
             span, partition = some[0], TopicPartition(*tp)
             # Also without records: at the end of a span there may be only gaps, which move the position. It is None
@@ -131,7 +131,9 @@ async def _read(
                     del left[tp]
                     consumer.pause(tp)
             reported = next_offset if tp in left else ends[tp]
-            yield Fetched(partition, [one for one in found.get(partition, ()) if one.offset < span.end], reported)
+            taken = found.get(partition, Fetched(partition, [], reported))
+            records = [one for one in taken.records if one.offset < span.end]
+            yield Fetched(partition, records, reported, taken.leader_epochs)
             moved = loop.time()  # without the time that the caller took
         if loop.time() - moved > STALLED:
             at = ", ".join(f"{tp} at offset {positions[tp]}" for tp in sorted(left))
