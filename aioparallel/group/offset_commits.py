@@ -7,15 +7,16 @@ from the snapshot only, so a thread may encode a large one while the assignment 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Literal, NamedTuple
 
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Committed, Generation
 from aioparallel.group.leader_epochs import epoch_of
 from aioparallel.offsets import OffsetMap, fit_offset_map
+from aioparallel.records.record import TopicPartition
 
-__all__ = ["LedgerSnapshot", "Sample", "WrittenMaps", "is_large", "ledger_snapshot", "requests", "sample"]
+__all__ = ["LedgerSnapshot", "Sample", "WrittenMaps", "is_large", "ledger_snapshot", "requests", "sample", "split"]
 
 # The most bytes of metadata in one request. The broker writes a request as one batch of the offsets topic. If that is
 # too large, the whole request fails (measured on Apache Kafka 4.3.1: about 1 MB).
@@ -104,6 +105,21 @@ def requests(samples: Iterable[Sample]) -> Iterator[tuple[Generation, list[Sampl
             part.append(one)
             left -= size
         yield generation, part
+
+
+def split(positions: Mapping[TopicPartition, Committed]) -> Iterator[dict[TopicPartition, Committed]]:
+    """Positions in parts that are small enough for one request."""
+    part: dict[TopicPartition, Committed] = {}
+    left = _REQUEST_BYTES
+    for partition, position in positions.items():
+        size = _PARTITION_BYTES + _encoded_size(position.metadata)
+        if part and size > left:
+            yield part
+            part, left = {}, _REQUEST_BYTES
+        part[partition] = position
+        left -= size
+    if part:
+        yield part
 
 
 def is_large(positions: Iterable[Committed]) -> bool:

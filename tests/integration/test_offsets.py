@@ -341,6 +341,18 @@ async def test_what_was_changed_meanwhile_is_refused(local_kafka: LocalKafka, ka
     assert (await stored(servers, group, topic))[0].offset == 6
 
 
+async def test_long_maps_of_many_partitions(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """They are more than a broker accepts in one request."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(100)
+    after = {TopicPartition(topic, number): Committed(7, "\u0900" * 4_096) for number in range(100)}
+    async with connected(Cluster(bootstrap_servers=servers)) as to:
+        whole = await to.admin.commit(f"{topic}-group", after)
+        assert set(whole.values()) != {0}
+        store = KafkaPositions(to, f"{topic}-group", 4_096)
+        await store.write(dict.fromkeys(after), after)
+        assert {one[:2] for one in (await store.read(None)).values()} == {(7, "\u0900" * 4_096)}
+
+
 async def test_an_open_transaction_is_refused(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """Its offsets may still come."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic()

@@ -29,7 +29,7 @@ _SHOWN: Final = 6
 
 
 class Refused(ClientError):
-    """The change cannot be made; the message says why. Nothing was changed."""
+    """The change cannot be made; the message says why. Nothing was changed, unless it says what was."""
 
 
 class Current(NamedTuple):

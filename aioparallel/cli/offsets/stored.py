@@ -10,6 +10,7 @@ from aioparallel.cli.groups.reading import Connected
 from aioparallel.cli.offsets.planning import Refused
 from aioparallel.clients.aiokafka.group_admin import GroupState
 from aioparallel.group.client import Committed
+from aioparallel.group.offset_commits import split
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClientError, NotAuthorized
 from aioparallel.records.record import TopicPartition
@@ -70,33 +71,55 @@ class KafkaPositions:
                     f"{partition}: another program has committed meanwhile (offset "
                     f"{'none' if found is None else found.offset}); nothing was changed"
                 )
+        changed: list[TopicPartition] = []
+        for part in split(after):
+            try:
+                await self._commit(part, changed)
+            except (ClientError, TimeoutError) as error:
+                if not changed:
+                    raise
+                names = ", ".join(map(str, sorted(changed)))
+                raise Refused(f"{error}. Committed all the same, and changed: {names}") from error
+
+    async def _commit(self, part: Mapping[TopicPartition, Committed], changed: list[TopicPartition]) -> None:
+        """Send one request, and read back. ``changed`` gets the partitions that were committed."""
         doubt = ""
         try:
-            codes = await self._admin.commit(self._group, after)
+            codes = await self._admin.commit(self._group, part)
         except NotAuthorized:
             raise
         except (ClientError, TimeoutError) as error:
-            codes, doubt = dict.fromkeys(after, int(ErrorCode.NONE)), f"; the commit may still arrive ({error})"
-        _raise_refusals(codes)
-        stored = await self.read(list(after))
-        for partition, position in after.items():
+            doubt = f"; the commit may still arrive ({error})"
+        else:
+            changed += [partition for partition, code in codes.items() if code == ErrorCode.NONE]
+            _raise_refusals(codes, is_partial=bool(changed))
+        try:
+            stored = await self.read(list(part))
+        except (ClientError, TimeoutError) as error:
+            if doubt:
+                raise Refused(f"it is unknown whether the commit was carried out{doubt}: {error}") from error
+            raise
+        for partition, position in part.items():
             found = stored.get(partition)
             if found is None or found[:2] != position[:2]:
                 raise Refused(
                     f"{partition}: offset {'none' if found is None else found.offset} is stored now, not "
                     f"{position.offset}{doubt or ': another program has committed since'}"
                 )
+        if doubt:
+            changed += part
 
 
-def _raise_refusals(codes: Mapping[TopicPartition, int]) -> None:
+def _raise_refusals(codes: Mapping[TopicPartition, int], *, is_partial: bool) -> None:
+    """Raise Refused if a code is an error. ``is_partial``: whether other partitions were committed."""
     for partition, code in codes.items():
         match code:
             case ErrorCode.NONE:
                 continue
             case ErrorCode.UNKNOWN_MEMBER_ID | ErrorCode.REBALANCE_IN_PROGRESS | ErrorCode.ILLEGAL_GENERATION:
                 raise Refused(
-                    f"a member has joined the group meanwhile: the broker has refused the commit ({_name_of(code)}). "
-                    "Nothing was changed; stop all members, and try again"
+                    f"a member has joined the group meanwhile: the broker has refused the commit ({_name_of(code)})"
+                    f"{'' if is_partial else '. Nothing was changed'}; stop all members, and try again"
                 )
             case ErrorCode.OFFSET_METADATA_TOO_LARGE:
                 raise Refused(f"{partition}: the brokers do not accept metadata of this length ({_name_of(code)})")

@@ -207,30 +207,43 @@ def test_a_file_that_is_none(text: str, why: str) -> None:
 
 
 class FakeAdmin:
-    """A group's coordinator. ``codes``: how it answers commits. ``meanwhile``: committed by another program, just after
-    a commit."""
+    """A group's coordinator. ``code``: how it answers commits; ``codes``: of single partitions. ``meanwhile``:
+    committed by another program, just after a commit. ``hangs_after_commit``: then it answers nothing more."""
 
-    def __init__(self, *, code: int = 0, error: Exception | None = None, meanwhile: Committed | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        code: int = 0,
+        codes: Mapping[TopicPartition, int] | None = None,
+        error: Exception | None = None,
+        meanwhile: Committed | None = None,
+        hangs_after_commit: bool = False,
+    ) -> None:
         self.stored: dict[TopicPartition, Committed | int] = {PLACE: Committed(37, MAP, 5)}
         self.code = code
+        self.codes = codes or {}
         self.error = error
         self.meanwhile = meanwhile
+        self.hangs_after_commit = hangs_after_commit
         self.commits = 0
 
     async def stable_offsets(
         self, _group: str, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, Committed | int]:
+        if self.hangs_after_commit and self.commits:
+            raise TimeoutError("hangs")
         return {place: self.stored[place] for place in partitions if place in self.stored}
 
     async def commit(self, _group: str, positions: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, int]:
         self.commits += 1
-        if not self.code and not isinstance(self.error, ClientError):
-            self.stored.update(positions)
+        codes = {place: self.codes.get(place, self.code) for place in positions}
+        if not isinstance(self.error, ClientError):
+            self.stored.update({place: one for place, one in positions.items() if not codes[place]})
         if self.meanwhile is not None:
             self.stored[PLACE] = self.meanwhile
         if self.error is not None:
             raise self.error
-        return dict.fromkeys(positions, self.code)
+        return codes
 
 
 AFTER = {PLACE: Committed(1_200, "", 5)}
@@ -265,6 +278,40 @@ async def test_a_commit_that_is_refused(admin: FakeAdmin, why: str, commits: int
     with pytest.raises(Refused, match=why):
         await positions_in(admin).write(BEFORE, AFTER)
     assert admin.commits == commits
+
+
+OTHER = TopicPartition("orders", 4)
+BOTH = {PLACE: Committed(1_200, "", 5), OTHER: Committed(7, "x" * 600_000)}
+
+
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [
+        (ErrorCode.TOPIC_AUTHORIZATION_FAILED, "orders-4: the broker has refused the commit .TOPIC_AUTHORIZATION"),
+        (ErrorCode.UNKNOWN_MEMBER_ID, r"a member has joined the group meanwhile: .*UNKNOWN_MEMBER_ID\); stop all"),
+    ],
+)
+async def test_a_commit_of_some_partitions_names_them(code: int, why: str) -> None:
+    """What is too large for one request goes in several. If one is refused, the others were carried out."""
+    admin = FakeAdmin(codes={OTHER: code})
+    before = {**BEFORE, OTHER: None}
+    for after, requests in ((BOTH, 2), ({**BOTH, OTHER: Committed(7, "")}, 1)):
+        admin.stored, admin.commits = {PLACE: Committed(37, MAP, 5)}, 0
+        with pytest.raises(Refused, match=why + ".* Committed all the same, and changed: orders-3$"):
+            await positions_in(admin).write(before, after)
+        assert (admin.stored, admin.commits) == ({PLACE: BOTH[PLACE]}, requests)
+    await positions_in(FakeAdmin()).write(before, BOTH)
+
+
+async def test_an_unknown_outcome_is_said() -> None:
+    """Neither the commit nor the question for it is answered; or only the question is not."""
+    for error, why in (
+        (TimeoutError("late"), r"it is unknown whether the commit was carried out; .*\(late\): hangs"),
+        (None, "hangs. Committed all the same, and changed: orders-3"),
+    ):
+        admin = FakeAdmin(error=error, hangs_after_commit=True)
+        with pytest.raises(Refused, match=why):
+            await positions_in(admin).write(BEFORE, AFTER)
 
 
 async def test_a_commit_without_an_answer_is_looked_up() -> None:
