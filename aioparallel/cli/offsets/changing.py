@@ -117,10 +117,11 @@ async def current(one: Opened, partitions: Collection[TopicPartition]) -> dict[T
     exist = await one.to.client.partitions({place.topic for place in partitions}, REQUEST_TIMEOUT)
     if missing := sorted(set(partitions) - exist):
         raise Refused(f"{missing[0]} does not exist")
+    # Positions before ends: a position that is above the end of its log is a finding.
+    positions = await one.store.read(partitions)
     ranges = await offset_ranges(one.to.client, partitions, await one.to.admin.leaderless())
     if missing := sorted(set(partitions) - ranges.keys()):
         raise Refused(f"{missing[0]} has no leader, so nobody can be asked about its log")
-    positions = await one.store.read(partitions)
     return {
         place: Current(place, positions.get(place), *ranges[place], one.store.limit) for place in sorted(partitions)
     }

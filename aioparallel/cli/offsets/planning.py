@@ -26,6 +26,7 @@ __all__ = [
 
 _SHOWN: Final = 6
 """Ranges that are listed."""
+_NEW_MAP: Final = "there was no map: only aioparallel and the Java Parallel Consumer read it; other consumers"
 
 
 class Refused(ClientError):
@@ -97,7 +98,8 @@ def rewind_change(now: Current, to: int) -> Change:
         known = decode_offset_map(position.offset, position.metadata)
     except OffsetMapError as error:
         known = OffsetMap(position.offset, position.offset - 1)
-        notes.append(f"the commit's metadata is no offset map and would be lost ({error})")
+        if to < position.offset:
+            notes.append(f"the commit's metadata is no offset map and would be lost ({error})")
     if to < now.begin:
         notes.append(f"the log begins at {now.begin}")
         to = now.begin
@@ -146,15 +148,22 @@ def shown_ranges(ranges: Sequence[range]) -> str:
 
 
 def _known(now: Current) -> tuple[Committed, OffsetMap]:
-    """The position with its map. Raises Refused if there is none, or if its metadata is no map."""
+    """The position with its map. Raises Refused if there is none, if its metadata is no map, or if it has offsets that
+    the log does not have: they would count as complete when other records get them."""
     if now.position is None:
         raise _nothing(now)
     try:
-        return now.position, decode_offset_map(now.position.offset, now.position.metadata)
+        known = decode_offset_map(now.position.offset, now.position.metadata)
     except OffsetMapError as error:
         raise Refused(
             f"{now.partition}: the metadata of the commit is no offset map, so it cannot be changed ({error})"
         ) from error
+    if (highest := max(known.highest_succeeded, known.base_offset - 1)) >= now.end:
+        raise Refused(
+            f"{now.partition}: the commit covers offsets up to {highest}, and the log ends at {now.end}: it has lost "
+            "records, or the topic was created again. `aioparallel offsets rewind` goes back to an offset that it has"
+        )
+    return now.position, known
 
 
 def _nothing(now: Current) -> Refused:
@@ -198,6 +207,8 @@ def _change(
     if is_higher:
         epoch = UNKNOWN if epoch_of is None else epoch_of(highest)
     written = Committed(after.base_offset, text, epoch)
+    if text and not position.metadata:
+        notes = [*notes, f"{_NEW_MAP} begin at {after.base_offset} and run everything from there on"]
     return Change(now.partition, position, written, found, notes)
 
 

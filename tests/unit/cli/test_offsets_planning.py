@@ -118,6 +118,36 @@ def test_a_new_map_that_is_too_long_is_refused() -> None:
         redo_change(NOW._replace(limit=20), range(100, 400, 3))
 
 
+@pytest.mark.parametrize(
+    ("metadata", "end"), [("", 30), (MAP, 1_999), (encode_offset_map(37, 1_999, [37], format="Dense"), 1_999)]
+)
+def test_a_commit_that_covers_more_than_the_log_is_refused(metadata: str, end: int) -> None:
+    """The log has lost records. Once others have their offsets, the map would say that these are complete. To rewind is
+    possible: nothing above is complete then."""
+    now = NOW._replace(position=Committed(37, metadata, 5), end=end)
+    with pytest.raises(Refused, match=f"and the log ends at {end}: it has lost records"):
+        redo_change(now, [3])
+    with pytest.raises(Refused, match="rewind"):
+        skip_change(now, [37], no_epoch)
+    known = decode_offset_map(*rewind_change(now, 20).after[:2])
+    assert (known.base_offset, known.highest_succeeded) == (20, 19)
+
+
+def test_a_first_map_has_a_note() -> None:
+    """Consumers that read no maps would run more than the plan says."""
+    now = NOW._replace(position=Committed(37, "", 5))
+    assert "other consumers begin at 3 and run everything" in described(redo_change(now, [3]))[-1]
+    assert len(described(skip_change(now, [37], no_epoch))) == 3
+    assert len(described(redo_change(NOW, [3]))) == 3
+
+
+def test_other_metadata_is_lost_only_if_the_position_moves() -> None:
+    """Otherwise it stays."""
+    now = NOW._replace(position=Committed(37, "other text"))
+    assert "would be lost" in rewind_change(now, 36).notes[0]
+    assert described(rewind_change(now, 37)) == ["orders:3: no change"]
+
+
 # -- places
 
 
