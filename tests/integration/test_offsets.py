@@ -257,6 +257,12 @@ async def test_rewind_by_time_and_by_number(local_kafka: LocalKafka, kafka_topic
     assert "is above the end of the log, 100" in await refused(
         servers, "rewind", group, "--to-offset", "101", "--topic", topic, "--partition", "0"
     )
+    assert "has committed nothing in orders" in await refused(
+        servers, "rewind", group, "--by", "1", "--topic", topic, "--topic", "orders"
+    )
+    assert "has committed nothing in partition 7" in await refused(
+        servers, "rewind", group, "--by", "1", "--topic", topic, "--partition", "0", "--partition", "7"
+    )
     ran = await command(servers, "rewind", group, "--to-offset", "1")
     assert (ran.exit_code, "--to-offset=1: needs one partition" in ran.stderr) == (2, True)
 

@@ -91,6 +91,10 @@ async def rewind(group: str, to: Rewinding, how: Doing, where: Cluster, stored_i
         found = [place for place in await one.store.read(None) if to.includes(place)]
         if not found:
             raise Refused(f"group {group!r} has committed nothing" + (" there" if to.topic else ""))
+        if missing := sorted(set(to.topic) - {place.topic for place in found}):
+            raise Refused(f"group {group!r} has committed nothing in {', '.join(missing)}")
+        if numbers := sorted(set(to.partition) - {place.partition for place in found}):
+            raise Refused(f"group {group!r} has committed nothing in partition {', '.join(map(str, numbers))}")
         if to.to_offset is not None and len(found) > 1:
             raise ConfigurationError("to_offset", to.to_offset, "needs one partition: give --topic and --partition")
         now = await current(one, found)
@@ -105,7 +109,8 @@ async def _targets(one: Opened, now: Mapping[TopicPartition, Current], to: Rewin
         return dict.fromkeys(now, to.to_offset)
     if to.by is not None:
         return {place: max(0, here.position.offset - to.by) for place, here in now.items() if here.position is not None}
-    times = dict.fromkeys(now, round((to.to or 0.0) * 1000))
+    # Negative times have other meanings in Kafka: -1 is the end of the log.
+    times = dict.fromkeys(now, round(max(0.0, to.to or 0.0) * 1000))
     found = await one.to.client.offsets_for_times(times, REQUEST_TIMEOUT)
     if later := sorted(place for place in now if found.get(place) is None):
         say(f"No record is that late in {', '.join(map(str, later))}: nothing changes there.")
