@@ -26,6 +26,7 @@ from aioparallel.records.record import TopicPartition
 __all__ = ["Exported", "as_document", "export", "import_file", "parse_document"]
 
 _VERSION: Final = 1
+_LAST_EPOCH: Final = 2**31 - 1
 
 
 class Exported(NamedTuple):
@@ -65,7 +66,8 @@ def parse_document(text: str) -> dict[TopicPartition, Exported]:
     if not isinstance(document, dict) or document.get("version") != _VERSION:
         raise ConfigurationError("FILE", "...", f"must be written by `aioparallel offsets export`, version {_VERSION}")
     found: dict[TopicPartition, Exported] = {}
-    for number, entry in enumerate(document.get("positions") or ()):
+    entries = document.get("positions")
+    for number, entry in enumerate(entries if isinstance(entries, list) else ()):
         one = _entry(entry, number)
         if one[0] in found:
             raise ConfigurationError("FILE", str(one[0]), "is there twice")
@@ -84,8 +86,14 @@ def _entry(entry: object, number: int) -> tuple[TopicPartition, Exported]:
         if not isinstance(value, kind) or isinstance(value, bool) or (kind is int and cast("int", value) < 0):
             what = "a text" if kind is str else "a number from 0 on"
             raise ConfigurationError("FILE", value, f"positions[{number}].{name} must be {what}")
-    epoch = entry.get("leader_epoch")
-    position = Committed(entry["offset"], entry["metadata"], epoch if isinstance(epoch, int) else UNKNOWN)
+    epoch = UNKNOWN if entry.get("leader_epoch") is None else entry["leader_epoch"]
+    if not isinstance(epoch, int) or isinstance(epoch, bool) or not UNKNOWN <= epoch <= _LAST_EPOCH:
+        raise ConfigurationError("FILE", epoch, f"positions[{number}].leader_epoch must be an int32 from 0 on, or null")
+    try:
+        entry["metadata"].encode()
+    except UnicodeEncodeError:
+        raise ConfigurationError("FILE", "...", f"positions[{number}].metadata has half a surrogate pair") from None
+    position = Committed(entry["offset"], entry["metadata"], epoch)
     return TopicPartition(entry["topic"], entry["partition"]), Exported(position, str(entry.get("topic_id") or ""))
 
 
@@ -111,7 +119,11 @@ async def export(group: str, file: Path | None, where: Cluster, stored_in: Datab
 
 async def import_file(group: str, file: Path, how: Doing, where: Cluster, stored_in: Database) -> None:
     """``aioparallel offsets import``."""
-    positions = parse_document(await asyncio.to_thread(file.read_text))
+    try:
+        text = await asyncio.to_thread(file.read_text, "utf-8")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError("FILE", str(file), f"is no JSON: {error}") from None
+    positions = parse_document(text)
     async with opened(group, where, stored_in) as one:
         now = await current(one, positions)
         ids = await one.to.client.topic_ids({place.topic for place in positions}, REQUEST_TIMEOUT)

@@ -12,7 +12,7 @@ from aioparallel.records.record import TopicPartition
 
 __all__ = ["parse_places"]
 
-_PLACE: Final = re.compile(r"([^:\s]+):(\d+):(\d+)(?:-(\d+))?")
+_PLACE: Final = re.compile(r"([^:\s]+):(\d{1,10}):(\d{1,19})(?:-(\d{1,19}))?")
 _MOST: Final = 1_000_000
 """Offsets in one command."""
 

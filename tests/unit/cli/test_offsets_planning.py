@@ -157,7 +157,7 @@ def test_places() -> None:
         TopicPartition("a.b", 0): [3, 4, 5, 7],
         TopicPartition("c", 1): [0],
     }
-    for wrong in ("a", "a:1", "a:1:x", "a:1:5-3", "a:-1:3", ":1:2"):
+    for wrong in ("a", "a:1", "a:1:x", "a:1:5-3", "a:-1:3", ":1:2", f"a:1:{'9' * 5_000}"):
         with pytest.raises(ConfigurationError, match="must be topic:partition:offset"):
             parse_places([wrong])
     with pytest.raises(ConfigurationError, match="use rewind for more"):
@@ -224,6 +224,19 @@ def test_a_file_has_what_it_was_written_from() -> None:
         (
             '{"version": 1, "positions": [{"topic": "a", "partition": 0, "offset": 0}]}',
             "].metadata must be a text",
+        ),
+        ('{"version": 1, "positions": 5}', "has no positions"),
+        (
+            '{"version": 1, "positions": [{"topic": "a", "partition": 0, "offset": 0, "metadata": "\\ud800"}]}',
+            "].metadata has half a surrogate pair",
+        ),
+        *(
+            (
+                '{"version": 1, "positions": [{"topic": "a", "partition": 0, "offset": 0, "metadata": "", '
+                f'"leader_epoch": {epoch}}}]}}',
+                "].leader_epoch must be an int32 from 0 on, or null",
+            )
+            for epoch in ("2147483648", "-2", "true", '"5"')
         ),
     ],
 )
