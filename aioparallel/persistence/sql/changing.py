@@ -65,10 +65,12 @@ async def change_positions(
             before, merged = expected[partition], stored.merged(b"")
             if merged is None or merged[:2] != before[:2]:
                 raise PositionsChanged(partition)
-            covered = decode_offset_map(*before[:2]).highest_succeeded
-            if above := [offset for offset in stored.done if offset > covered]:
-                raise RowsAbove(partition, above[0])
-            folded[one] = list(stored.done)
+            if stored.offset_map is not None:
+                covered = decode_offset_map(*before[:2]).highest_succeeded
+                if above := [offset for offset in stored.done if offset > covered]:
+                    raise RowsAbove(partition, above[0])
+            # Also those that are not in ``stored`` because the map cannot be read: with the new one they would count.
+            folded[one] = list(found[one.id].done)
             highest = max(position.offset - 1, decode_offset_map(*position[:2]).highest_succeeded)
             topic_id = stored.log.topic_id if stored.log is not None else ""
             logs[one] = Log(highest, position.leader_epoch, topic_id)

@@ -79,6 +79,22 @@ async def test_rows_that_no_map_includes_are_refused(engine: AsyncEngine, broker
     assert raised.value.offset == 900_000
 
 
+async def test_a_map_that_cannot_be_read_is_replaced(engine: AsyncEngine, broker: InMemoryBroker) -> None:
+    """Its rows go as well: with a map that can be read, their records would count as complete."""
+    await run_once(engine, broker, 40)
+    async with engine.begin() as connection:
+        await connection.execute(text("UPDATE aioparallel_position SET next_offset = 10, offset_map = 'other text'"))
+        await connection.execute(
+            text("INSERT INTO aioparallel_done SELECT id, 15 FROM aioparallel_partition WHERE topic = 'in'")
+        )
+    before = {T0: (await stored_positions(engine, SCHEMA, "g"))[T0]}
+    assert before[T0][:2] == (10, "other text")
+    await change_positions(engine, SCHEMA, "g", before, {T0: Committed(8, "")})
+    assert (await stored_positions(engine, SCHEMA, "g"))[T0][:2] == (8, "")
+    left = "SELECT number FROM aioparallel_done JOIN aioparallel_partition ON partition_id = id"
+    assert await rows(engine, left) == [1]
+
+
 async def test_an_owner_that_is_alive_writes_nothing_more(engine: AsyncEngine, broker: InMemoryBroker) -> None:
     """The change raises the epoch, as a new owner does. The consumer takes its partitions again, and goes on from the
     new position."""
