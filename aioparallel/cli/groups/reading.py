@@ -13,6 +13,7 @@ from aioparallel.cli.groups.work import PartitionWork, work_of
 from aioparallel.cli.kmq.status import PartitionStatus
 from aioparallel.cli.reading_client import REQUEST_TIMEOUT, offset_ranges, reading_client
 from aioparallel.clients.aiokafka.group_admin import GroupAdmin, GroupMember, GroupState
+from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.group.client import Client, Committed
 from aioparallel.records.errors import ClientError
 from aioparallel.records.record import TopicPartition
@@ -140,11 +141,17 @@ async def read_groups(
         async with turns:
             return await to.admin.describe_group(name), await read(name)
 
-    found = dict(zip(names, await asyncio.gather(*map(one, names)), strict=True))
+    asking = [asyncio.ensure_future(one(name)) for name in names]
+    try:
+        found = dict(zip(names, await asyncio.gather(*asking), strict=True))
+    finally:
+        for task in asking:  # if one has failed
+            task.cancel()
     assigned = {name: _members_by_partition(state) for name, (state, _) in found.items()}
     topics = {place.topic for name, (_, commits) in found.items() for place in (*commits, *assigned[name])}
     exist = await to.client.partitions(topics, REQUEST_TIMEOUT) if topics else set()
     ranges = await offset_ranges(to.client, exist, await to.admin.leaderless() if exist else ())
+    by_topic = grouped((place.topic, place) for place in sorted(ranges))
     views = []
     for name, (state, commits) in found.items():
         of_group = {place.topic for place in (*commits, *assigned[name])}
@@ -154,8 +161,8 @@ async def read_groups(
                 assigned[name].get(place),
                 in_database=positions_of is not None,
             )
-            for place in sorted(ranges)
-            if place.topic in of_group
+            for topic in sorted(of_group)
+            for place in by_topic.get(topic, ())
         ]
         views.append(GroupView(name, state, partitions))
     return views

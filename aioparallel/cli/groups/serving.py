@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing
 from dataclasses import replace
+from itertools import islice
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -21,7 +22,7 @@ from aioparallel.records.errors import AioparallelError, ClientError
 __all__ = ["Answer", "Figures", "answer", "prometheus", "serve_groups"]
 
 _REQUEST: Final = 10.0
-"""Seconds for a request to arrive."""
+"""Seconds for a request to arrive, and for its answer to leave."""
 _READ: Final = 8.0
 """Seconds for reading the figures: scrapers wait for about ten."""
 _LONGEST: Final = 8_192
@@ -165,11 +166,14 @@ async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, fi
     except (TimeoutError, OSError):
         writer.close()
         return
-    with suppress(OSError):
-        writer.write(found.encode(has_body=method != "HEAD"))
-        await writer.drain()
-        writer.close()
-        await writer.wait_closed()
+    try:
+        async with asyncio.timeout(_REQUEST):
+            writer.write(found.encode(has_body=method != "HEAD"))
+            await writer.drain()
+            writer.close()
+            await writer.wait_closed()
+    except OSError:  # the reader has gone, or it does not read
+        writer.transport.abort()
 
 
 async def _request(reader: asyncio.StreamReader) -> tuple[str, str]:
@@ -199,7 +203,7 @@ async def serve_groups(names: Sequence[str], how: Serving, where: GroupAccess) -
             raise ClientError(
                 f"{how.host}:{how.port}: {error.strerror or error}; --port chooses another port"
             ) from error
-        async with server:
+        with closing(server):  # and not ``async with``: since Python 3.12 that waits for all who are connected
             port = server.sockets[0].getsockname()[1]
             example = quote(names[0], safe="") if names else "NAME"
             at = f"http://{how.host}:{port}"
@@ -216,9 +220,8 @@ def _reader(
 
     async def read() -> Sequence[GroupView]:
         wanted = list(dict.fromkeys(names)) or [one.name for one in await to.admin.list_groups()]
-        views = await read_groups(to, wanted, positions_of)
-        return [
-            replace(one, partitions=await queues.added_to(one.partitions)) for one in views if not group_not_found(one)
-        ]
+        views = [one for one in await read_groups(to, wanted, positions_of) if not group_not_found(one)]
+        partitions = iter(await queues.added_to([place for one in views for place in one.partitions]))
+        return [replace(one, partitions=list(islice(partitions, len(one.partitions)))) for one in views]
 
     return read

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
@@ -269,6 +270,27 @@ async def test_serve_speaks_http(request_bytes: bytes, status: bytes) -> None:
         assert f"Content-Length: {len(body)}".encode() in head
     else:
         assert body == b""
+
+
+async def test_serve_drops_a_reader_that_does_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After some seconds. Otherwise it would keep its answer in memory for ever."""
+    monkeypatch.setattr(serving, "_REQUEST", 0.2)
+    ended = asyncio.Event()
+
+    async def many() -> list[GroupView]:
+        return [replace(group(), name="x" * 300_000) for _ in range(20)]
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await respond(reader, writer, Figures(many, keep=60))
+        ended.set()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    with closing(server):
+        _, writer = await asyncio.open_connection(*server.sockets[0].getsockname()[:2])
+        writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+        async with asyncio.timeout(30):
+            await ended.wait()
+        writer.close()
 
 
 @pytest.mark.parametrize(
