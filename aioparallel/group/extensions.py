@@ -76,7 +76,8 @@ class Extensions:
 
     def listener(self, hook: str) -> Callable[..., None] | None:
         """Return a function that calls this hook of each extension, and ends the run if one raises. None: no extension
-        overrides it."""
+        overrides it. Errors of any kind are kept from the engine: in the middle of a turn, they would keep records from
+        being counted."""
         listening = self.hooks(hook)
         if not listening:
             return None
@@ -85,13 +86,13 @@ class Extensions:
             try:
                 for one in listening:
                     one(*arguments)
-            except Exception as error:
+            except BaseException as error:
                 self.fail_soon(error)
 
         def call_one(*arguments: object) -> None:
             try:
                 first(*arguments)
-            except Exception as error:
+            except BaseException as error:
                 self.fail_soon(error)
 
         first = listening[0]

@@ -218,6 +218,40 @@ async def test_the_errors_of_plain_hooks_may_be_of_any_kind(hook: str, error: Ba
         assert not committed(broker)
 
 
+@pytest.mark.parametrize("error", [LookupError("no"), asyncio.CancelledError("of a future"), NoException()], ids=repr)
+@pytest.mark.parametrize("hook", ["attempts_ended", "records_ended", "attempt_failed", "commit_ended"])
+async def test_errors_of_monitoring_hooks_end_the_run_after_the_turn(hook: str, error: BaseException) -> None:
+    """The records of the turn are counted once, for their own partition."""
+
+    def fails(*_: object) -> None:
+        raise error
+
+    class Failing(Extension):
+        pass
+
+    setattr(Failing, hook, fails)
+    broker, handled = broker_of(2), list[tuple[int, int]]()
+    for number in range(80):
+        broker.append("t", b"1", partition=number % 2)
+
+    async def handle(record: Record) -> None:
+        handled.append((record.partition, record.offset))
+        if hook == "attempt_failed" and record.offset % 7 == 5:
+            raise Reject("no")
+
+    skips = FailurePolicy(retry=RetryPolicy(max_attempts=1), give_up="skip")
+    consumer = consumer_of(broker, Failing(), failures=skips, until="end")
+    with pytest.raises(WorkCancelled if isinstance(error, asyncio.CancelledError) else type(error)):
+        async with asyncio.timeout(20), consumer:
+            await consumer.run(handle)
+    stats = consumer.stats()
+    assert len(set(handled)) == len(handled) == stats.ended
+    assert stats.in_flight == stats.producing == 0
+    for partition in range(2):
+        ended = {offset for where, offset in handled if where == partition}
+        assert ended >= set(range(committed(broker, TopicPartition("t", partition)) or 0))
+
+
 @pytest.mark.parametrize("hook", ["before_commit", "restore", "select", "work"])
 async def test_a_hook_that_awaits_what_was_cancelled_is_not_cancelled_itself(hook: str) -> None:
     """The error does not say that somebody has cancelled a task of the run."""
