@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import types
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextvars import copy_context
 from functools import partial
 from time import perf_counter
@@ -22,6 +22,7 @@ from typing import Any, cast
 from aioparallel.engine.isolation import ENDED, Ended, drive, resume
 from aioparallel.engine.outcomes.batch_endings import BatchEndings
 from aioparallel.engine.outcomes.endings import Endings
+from aioparallel.engine.outcomes.failures import NotDue
 from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.schedule.turn import TOGETHER
 from aioparallel.engine.signals import Signals
@@ -317,7 +318,8 @@ class WorkerPool:
                         watch.leave(worker)
             if attempted is not None:
                 raised = outcome.error if type(outcome) is Ended else None
-                attempted((record,), 1, began, perf_counter(), raised)
+                if type(raised) is not NotDue:  # no handler was called
+                    attempted((record,), 1, began, perf_counter(), raised)
             if outcome is ENDED:
                 scheduler.succeed(record)
             else:
@@ -356,9 +358,9 @@ class WorkerPool:
             call.is_over = True
             self._scheduler.put_back_together(call)
             raise
-        if self._signals.attempted is not None:
+        if self._signals.attempted is not None and (tried := _tried_in(call)):
             error = outcome.error if isinstance(outcome, Ended) else None
-            self._signals.attempted(call.records, 1, started, perf_counter(), error)
+            self._signals.attempted(tried, 1, started, perf_counter(), error)
         if outcome is ENDED and not call.failures:
             call.is_over = True
             self._scheduler.succeed_together(call)
@@ -391,3 +393,9 @@ class WorkerPool:
         self._idle.append(waiter)
         self._signals.idle()
         await waiter
+
+
+def _tried_in(call: Call) -> Sequence[AnyRecord]:
+    """The records of a call without those of a retry topic that are not due yet."""
+    waiting = {place for place, error in call.failures.items() if type(error) is NotDue}
+    return [one for place, one in enumerate(call.records) if place not in waiting] if waiting else call.records

@@ -252,6 +252,34 @@ async def test_errors_of_monitoring_hooks_end_the_run_after_the_turn(hook: str, 
         assert ended >= set(range(committed(broker, TopicPartition("t", partition)) or 0))
 
 
+async def test_records_that_are_not_due_are_no_attempts() -> None:
+    """No handler was called for a record of a retry topic before its time, alone or in a batch."""
+    seen = list[tuple[str, int, int, str]]()
+
+    class Watching(Extension):
+        def attempts_ended(
+            self, records: Sequence[Record], calls: int, began: float, ended: float, error: BaseException | None
+        ) -> None:
+            seen.append((records[0].topic, len(records), calls, type(error).__name__))
+
+    async def handle(given: Any) -> None:
+        if (given[0] if isinstance(given, Batch) else given).topic == "t":
+            raise ValueError("no")
+
+    policy = FailurePolicy(retry=RetryPolicy(max_attempts=1), retry_topics={"retry": 0.3}, dead_letter="out")
+    for handler in (handle, batches(handle, size=5)):
+        broker = broker_of()
+        broker.create_topic("retry", 1)
+        broker.append("t", b"1")
+        seen.clear()
+        async with asyncio.timeout(20), consumer_of(broker, Watching(), failures=policy) as consumer:
+            running = asyncio.create_task(consumer.run(handler))
+            await until(lambda broker=broker: committed(broker, TopicPartition("retry", 0)) == 1)  # type: ignore[misc]
+            consumer.stop()
+            await running
+        assert seen == [("t", 1, 1, "ValueError"), ("retry", 1, 1, "NoneType")]
+
+
 @pytest.mark.parametrize("hook", ["before_commit", "restore", "select", "work"])
 async def test_a_hook_that_awaits_what_was_cancelled_is_not_cancelled_itself(hook: str) -> None:
     """The error does not say that somebody has cancelled a task of the run."""
