@@ -119,6 +119,7 @@ class Turn:
                         break
                     if offered is not _LEFT:
                         if self._current is not record:  # the counters were flushed while it was handed over
+                            self.report_taken(record)
                             counters.produce(record)
                             break
                         self._handed_over.append(record)  # its lane stays closed

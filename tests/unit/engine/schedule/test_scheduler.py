@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from aioparallel.config.handling import Ordering
-from aioparallel.engine.schedule.scheduler import Scheduler
+from aioparallel.engine.isolation import Ended
+from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
+from aioparallel.engine.signals import Signals
+from aioparallel.engine.sinks import Offered
 from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.engine.taking import take
@@ -38,6 +41,24 @@ def drain_ready(scheduler: Scheduler) -> list[Record]:
     while (record := take(scheduler)) is not None:
         taken.append(record)
     return taken
+
+
+def test_counters_that_are_flushed_while_an_output_is_sent() -> None:
+    """The record is reported like the others, once."""
+    attempted = list[AnyRecord]()
+    signals = Signals(attempted=lambda records, *_: attempted.extend(records))
+    scheduler = Scheduler(signals=signals)
+    records = feed(scheduler, make_assignment(), *(b"k%d" % n for n in range(5)))
+
+    def hand_over(record: AnyRecord, ended: Ended) -> Offered:
+        if record.offset == 2:
+            scheduler.flush_counters()
+        return Offered.LEAVING
+
+    while scheduler.has_ready:
+        assert scheduler.run_ready(lambda record: Ended(b"1", is_plain=True), hand_over, [None] * 16) is None
+    assert attempted == records
+    assert scheduler.counters.producing == 5
 
 
 def test_a_assignment_beyond_its_share_of_the_slots_lets_the_others_go_first() -> None:
