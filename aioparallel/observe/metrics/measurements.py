@@ -33,6 +33,9 @@ _LOOP_INTERVAL: Final = 0.1
 """Seconds between two measurements of the event loop."""
 _APART: Final = 0.001
 """Fetches of a partition within so many seconds count as one."""
+_FETCHES: Final = 1024
+"""So many fetches of a partition are noted. If there are more, because a record does not progress, every second one of
+the older half is forgotten: its records count as those of the one before."""
 
 
 class Distribution:
@@ -106,6 +109,8 @@ class _Partition(PartitionState):
                 done = bisect_right(firsts, self._assignment.ledger.next_commit) - 1
                 if done > 0:
                     del firsts[:done], times[:done]
+                if len(firsts) > _FETCHES:
+                    del firsts[1 : _FETCHES // 2 : 2], times[1 : _FETCHES // 2 : 2]
         return records
 
     def count_wait(self, record: Record[Any, Any], began: float, times: int) -> None:

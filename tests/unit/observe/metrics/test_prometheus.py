@@ -24,10 +24,13 @@ from aioparallel import (
     RetryLater,
     RetryPolicy,
     Stats,
+    TopicPartition,
     Transactions,
     batches,
 )
-from aioparallel.observe.metrics import INSTRUMENTS, Kind, PrometheusMetrics
+from aioparallel.group.assignment import Assignment
+from aioparallel.observe.metrics import INSTRUMENTS, Kind, PrometheusMetrics, measurements
+from aioparallel.observe.metrics.measurements import Distribution
 from aioparallel.observe.stats import PartitionCounts, PartitionStats
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.extensions import broker_of, consumer_of, nothing
@@ -381,6 +384,21 @@ async def test_scrapes_from_another_thread(registry: CollectorRegistry) -> None:
         thread.start()
         await until(lambda: not thread.is_alive())
     assert len(found) == 5
+
+
+def test_fetches_that_are_noted_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a record does not progress, fetches go on for days."""
+    clock = [0.0]
+    monkeypatch.setattr(measurements, "perf_counter", lambda: clock[0])
+    wait, other = Distribution((1.0, 100_000.0)), Distribution((1.0,))
+    partition = measurements._Partition(Assignment(TopicPartition("t", 0)), other, wait, other)
+    for offset in range(20_000):
+        clock[0] += 1
+        partition.select([Record("t", 0, offset, None, b"")])
+    assert len(partition._firsts) == len(partition._times) <= 1024
+    for offset in (19_999, 19_700, 3):
+        partition.count_wait(Record("t", 0, offset, None, b""), clock[0] + 0.5, 1)
+    assert wait.sum == pytest.approx(0.5 + 299.5 + 19_996.5, abs=3)
 
 
 async def test_labels_and_buckets(registry: CollectorRegistry) -> None:
