@@ -105,30 +105,25 @@ class _Collector(Collector):
 
     def add(self, one: Measurements[Distribution], group: str, consumer: str, labels: Mapping[str, str]) -> None:
         """Add a consumer. If its labels are taken, its name gets a number."""
+        registry = self._registry()
         with self._lock:
             taken = set(self._consumers.values())
             for name in _names(consumer):
                 found = (("group", group), ("consumer", name), *labels.items())
                 if found not in taken:
                     break
-            is_first = not self._consumers
+            if not self._consumers and registry is not None:
+                registry.register(self)  # calls describe(), which takes no lock
             self._consumers[one] = found
-        registry = self._registry()
-        if is_first and registry is not None:
-            try:
-                registry.register(self)
-            except BaseException:
-                self.remove(one)
-                raise
 
     def remove(self, one: Measurements[Distribution]) -> None:
         """Remove a consumer, if it was added."""
+        registry = self._registry()
         with self._lock:
             was_last = self._consumers.pop(one, None) is not None and not self._consumers
-        registry = self._registry()
-        if was_last and registry is not None:
-            with contextlib.suppress(KeyError):  # it could not be registered
-                registry.unregister(self)
+            if was_last and registry is not None:
+                with contextlib.suppress(KeyError):  # somebody else has done it
+                    registry.unregister(self)
 
     def describe(self) -> Iterable[Metric]:
         """All families without samples: so a registry finds two of one name."""
