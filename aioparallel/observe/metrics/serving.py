@@ -103,32 +103,34 @@ class MetricsServer:
         self._connections.add(task)
         try:
             if len(self._connections) <= _MOST_CONNECTIONS:
-                await self._serve(reader, writer)
+                with contextlib.suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
+                    async with asyncio.timeout(_REQUEST_TIMEOUT):
+                        await self._serve(reader, writer)
+                        writer.close()
+                        await writer.wait_closed()
         except asyncio.CancelledError:
             pass  # the server is closed; a cancelled task would be logged
         except Exception:
             logger.exception("A request for metrics could not be answered", extra={"action": "metrics_failed"})
         finally:
             self._connections.discard(task)
-            writer.close()
+            writer.transport.abort()  # unless it is closed: the client does not read its answer
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
-            async with asyncio.timeout(_REQUEST_TIMEOUT):
-                try:
-                    head = await reader.readuntil(b"\r\n\r\n")
-                except asyncio.LimitOverrunError:
-                    await _send(writer, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"", "text/plain")
-                    return
-                lines = head.decode("latin-1").split("\r\n")
-                method, _, rest = lines[0].partition(" ")
-                path = rest.partition(" ")[0].partition("?")[0]
-                headers = dict(line.lower().split(":", 1) for line in lines[1:] if ":" in line)
-                if method not in ("GET", "HEAD"):
-                    await _send(writer, HTTPStatus.METHOD_NOT_ALLOWED, b"", "text/plain", "Allow: GET, HEAD\r\n")
-                    return
-                status, body, kind = self._answer(path, headers.get("accept", "").strip())
-                await _send(writer, status, body, kind, with_body=method == "GET")
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+        except asyncio.LimitOverrunError:
+            await _send(writer, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, b"", "text/plain")
+            return
+        lines = head.decode("latin-1").split("\r\n")
+        method, _, rest = lines[0].partition(" ")
+        path = rest.partition(" ")[0].partition("?")[0]
+        headers = dict(line.lower().split(":", 1) for line in lines[1:] if ":" in line)
+        if method not in ("GET", "HEAD"):
+            await _send(writer, HTTPStatus.METHOD_NOT_ALLOWED, b"", "text/plain", "Allow: GET, HEAD\r\n")
+            return
+        status, body, kind = self._answer(path, headers.get("accept", "").strip())
+        await _send(writer, status, body, kind, with_body=method == "GET")
 
     def _answer(self, path: str, accept: str) -> tuple[HTTPStatus, bytes, str]:
         if path == "/metrics":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import socket
 from collections.abc import AsyncIterator
@@ -118,6 +119,23 @@ async def test_it_ends_with_its_block(registry: CollectorRegistry) -> None:
     writer.close()
     with pytest.raises(ConnectionRefusedError):
         await asyncio.open_connection("127.0.0.1", port)
+
+
+async def test_a_client_that_reads_nothing_is_left(registry: CollectorRegistry) -> None:
+    """It does not delay the end, and its connection is closed although its answer is not sent."""
+    large = Gauge("large", "many", ["name"], registry=registry)
+    for number in range(100_000):
+        large.labels("x" * 200 + str(number))
+    async with asyncio.timeout(15):
+        async with serve_metrics(0, registry=registry) as server:
+            reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+            writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
+            await until(lambda: server._connections)
+            await asyncio.sleep(0.1)
+        assert not server._connections
+        with contextlib.suppress(ConnectionResetError):
+            assert len(await reader.read()) < 20_000_000
+        writer.close()
 
 
 async def test_a_port_in_use_is_named() -> None:
