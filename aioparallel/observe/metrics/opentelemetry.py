@@ -12,7 +12,7 @@ from __future__ import annotations
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import partial
 from time import monotonic
 from typing import Any, Final
@@ -36,6 +36,7 @@ from aioparallel.observe.metrics.instruments import INSTRUMENTS, Instrument, Kin
 from aioparallel.observe.metrics.measurements import Figures, Histogram, Measurements
 from aioparallel.observe.metrics.options import checked_labels, checked_text
 from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.user_errors import class_of
 
 __all__ = ["OpenTelemetryMetrics"]
 
@@ -97,7 +98,8 @@ class OpenTelemetryMetrics(Measurements[_Recorded]):
     ``meter_provider``: None: the global one when the run starts.
     ``attributes``: more attributes with the same value on all points.
 
-    Points exist from the start of the run until the consumer is left. Raises ConfigurationError.
+    Points exist from the start of the run until the consumer is left. Counters of a later consumer with the same
+    attributes go on from there. Raises ConfigurationError.
     """
 
     def __init__(
@@ -118,21 +120,27 @@ class OpenTelemetryMetrics(Measurements[_Recorded]):
         self._error_types: set[str] = set()
         self._read: tuple[float, Figures] | None = None
         self._meter: _ConsumersOfMeter | None = None
+        self._before: dict[Hashable, float] = {}  # counters of the consumers before, such as one that was restarted
 
     async def start(self) -> None:
         """Add the consumer to the meter of the provider."""
         self._meter = _ConsumersOfMeter.of(self._provider or get_meter_provider())
+        self._before = dict(self._meter.left)
         self._meter.consumers[self] = None
 
     async def close(self) -> None:
         """Report nothing more."""
-        if self._meter is not None:
-            self._meter.consumers.pop(self, None)
+        if self._meter is None:
+            return
+        self._meter.consumers.pop(self, None)
+        self._read = None
+        for instrument in INSTRUMENTS:
+            if instrument.kind is Kind.COUNTER:
+                self._meter.left |= {_series(instrument, one.attributes): one.value for one in self.observe(instrument)}
 
     def outcome_of(self, error: BaseException) -> str:
         """The type of the error."""
-        kind = type(error)
-        name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+        name = class_of(error)
         if name not in self._error_types and len(self._error_types) >= _MOST_ERRORS:
             return "_OTHER"
         self._error_types.add(name)
@@ -142,14 +150,17 @@ class OpenTelemetryMetrics(Measurements[_Recorded]):
         """The points of a counter or gauge."""
         assert instrument.read is not None
         for values, figure in instrument.read(self._figures()):
+            attributes = self._attributes(instrument, values)
             if instrument.kind is Kind.COUNTER:
                 figure = self.never_lower(instrument.name, values, figure)  # noqa: PLW2901
-            yield Observation(figure, self._attributes(instrument, values))
+                if self._before:
+                    figure += self._before.get(_series(instrument, attributes), 0)  # noqa: PLW2901
+            yield Observation(figure, attributes)
 
     def _figures(self) -> Figures:
-        now = monotonic()
-        if self._read is None or now - self._read[0] > _FRESH:
-            self._read = now, self.figures()
+        if self._read is None or monotonic() - self._read[0] > _FRESH:
+            found = self.figures()
+            self._read = monotonic(), found  # the time after it: a blocked event loop answers late, or not at all
         return self._read[1]
 
     def _recorded(self, instrument: Instrument, labels: tuple[str, ...]) -> _Recorded:
@@ -184,6 +195,9 @@ class _ConsumersOfMeter:
         self.consumers: dict[OpenTelemetryMetrics, None] = {}
         self.histograms: dict[str, OpenTelemetryHistogram] = {}
         """By the names of their instruments."""
+        self.left: dict[Hashable, float] = {}
+        """Counters of consumers that were left. The next one with the same attributes goes on from there: counters of
+        OpenTelemetry must not fall, and the differences that some exporters send must not be negative."""
         for one in INSTRUMENTS:
             if one.kind is Kind.HISTOGRAM:
                 self.histograms[one.name] = meter.create_histogram(
@@ -211,6 +225,10 @@ class _ConsumersOfMeter:
     def _observe(self, instrument: Instrument, options: CallbackOptions) -> Iterable[Observation]:
         for one in list(self.consumers):
             yield from one.observe(instrument)
+
+
+def _series(instrument: Instrument, attributes: Mapping[str, Any] | None) -> Hashable:
+    return instrument.name, frozenset((attributes or {}).items())
 
 
 def _version() -> str:

@@ -14,7 +14,7 @@ import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
-from aioparallel import ConfigurationError, FailurePolicy, ParallelConsumer, Record, RetryPolicy
+from aioparallel import ConfigurationError, FailurePolicy, HandlerTimeout, ParallelConsumer, Record, RetryPolicy
 from aioparallel.observe.metrics import INSTRUMENTS, OpenTelemetryMetrics
 from aioparallel.observe.metrics import opentelemetry as exporter
 from aioparallel.testing.memory import InMemoryBroker
@@ -181,3 +181,40 @@ def test_wrong_options_are_named(options: dict[str, Any]) -> None:
     """ConfigurationError has the option's name."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         OpenTelemetryMetrics(**options)
+
+
+def test_one_reading_asks_a_blocked_event_loop_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each instrument is read by itself. After a late answer the others do not wait for another one."""
+    clock = [100.0]
+    monkeypatch.setattr(exporter, "monotonic", lambda: clock[0])
+    metrics, asked = OpenTelemetryMetrics(), list[float]()
+
+    def late() -> object:
+        asked.append(clock[0])
+        clock[0] += 5
+        return object()
+
+    monkeypatch.setattr(metrics, "figures", late)
+    assert metrics._figures() is metrics._figures()
+    assert asked == [100.0]
+    clock[0] += 1
+    metrics._figures()
+    assert asked == [100.0, 106.0]
+
+
+def test_errors_of_the_library_have_the_names_of_traces() -> None:
+    """As in dead letters: independent of the file of the class."""
+    assert OpenTelemetryMetrics().outcome_of(HandlerTimeout(1)) == "aioparallel.errors.HandlerTimeout"
+
+
+async def test_counters_of_a_restarted_consumer_go_on(reader: InMemoryMetricReader, provider: MeterProvider) -> None:
+    """They must not fall, unlike those of Prometheus: then their differences would be negative."""
+    broker = broker_of()
+    for count, ended in ((30, 30), (20, 50)):
+        fill(broker, count)
+        consumer = consumer_of(broker, OpenTelemetryMetrics(meter_provider=provider))
+        async with running(consumer):
+            await until(lambda wanted=count, one=consumer: one.stats().ended == wanted)  # type: ignore[misc]
+            found = Reading(reader)
+        assert found.sum("aioparallel.records.ended") == ended
+        assert found.points("aioparallel.records.dropped")[0].value == 0
