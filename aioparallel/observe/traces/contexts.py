@@ -117,10 +117,12 @@ class Contexts:
 
 
 def with_headers(output: O, headers: Sequence[tuple[str, bytes]]) -> O:
-    """Return a copy of an output with more headers, before those of a dead letter. An output that cannot be sent is
-    returned itself: sending it reports that."""
+    """Return a copy of an output with more headers, before those of a dead letter. An output with baggage of its own
+    gets no other one. An output that cannot be sent is returned itself: sending it reports that."""
     given = output.headers
     try:
+        if any(name == _BAGGAGE for name, _ in given):
+            headers = [header for header in headers if header[0] != _BAGGAGE]
         end = next((number for number, (name, _) in enumerate(given) if name.startswith(_OWN)), len(given))
         return dataclasses.replace(output, headers=(*given[:end], *headers, *given[end:]))
     except (TypeError, ValueError, AttributeError):

@@ -136,6 +136,7 @@ class OpenTelemetryTraces(Extension):
         self._read = self.contexts.read
         self.sending: set[Span] = set()
         """Spans of outputs that are not acknowledged yet."""
+        self._sends = False  # handlers return outputs, not results()
         self._new: NewTraces | None = None
         self._base = Context()  # of records without a context of their own
         self._around: list[Link] = []  # to the span in which the consumer runs
@@ -226,9 +227,11 @@ class OpenTelemetryTraces(Extension):
         """Begin the span of an attempt, if it is sampled. ``given``: the context of the record. Without one, the first
         attempt begins the trace, and is the parent of the others."""
         before = self._attempts.pop(record, None) if self._attempts else None
-        first = None if given is not None or before is None else before.first or before.context
-        context = given or first or self._base
+        context, first = given or self._base, None
         parent = get_current_span(context).get_span_context()
+        if before is not None and not parent.is_valid:
+            first = context = before.first or before.context
+            parent = get_current_span(context).get_span_context()
         if parent.is_valid and not parent.trace_flags.sampled:
             return _Attempt(INVALID_SPAN, context, is_sampled=False)
         if parent.is_valid or before is not None or self._around:
@@ -277,7 +280,7 @@ class OpenTelemetryTraces(Extension):
             self._attempts[record] = attempt
         try:
             value = await call_next(item)
-            if isinstance(value, AsyncIterable):
+            if self._sends and isinstance(value, AsyncIterable):
                 value = await collect(value)
         except (Exception, asyncio.CancelledError):
             attempt.ended_at = time_ns()  # attempt_failed() follows
@@ -297,6 +300,11 @@ class OpenTelemetryTraces(Extension):
     async def _batch(self, batch: Batch[AnyRecord], call_next: CallNext) -> object:
         if self.tracer is None:
             return await call_next(batch)
+        if self._attempts:
+            for record in batch:  # of the attempt before: this one may be left out
+                before = self._attempts.pop(record, None)
+                if before is not None:
+                    before.end("put back")
         found = [(record, get_current_span(self.read(record.headers)).get_span_context()) for record in batch]
         sampled = [one for one in found if one[1].trace_flags.sampled]
         if not sampled and any(context.is_valid for _, context in found):
@@ -332,16 +340,15 @@ class OpenTelemetryTraces(Extension):
     def attempt_failed(self, record: AnyRecord, error: BaseException, follows: str, delay: float | None) -> None:
         """End the span of an attempt that has failed."""
         attempt = self._attempts.get(record)
+        has_begun = attempt is not None and (attempt.is_open or not attempt.is_sampled)
+        if not has_begun and self.tracer and isinstance(error, DeserializationError | UndecodableRecord):
+            # No handler was called.
+            attempt = self._attempts[record] = self._begin(record, self.read(record.headers), self.tracer)
         if attempt is None:
-            if self.tracer is None or not isinstance(error, DeserializationError | UndecodableRecord):
-                return
-            attempt = self._begin(record, self.read(record.headers), self.tracer)  # no handler was called
-            if not attempt.is_sampled:
-                return
-            self._attempts[record] = attempt
+            return
         attempt.end(follows, error, delay)
         if follows in ("skipped", "released", "stopped", "put back") or record._source.dropped:
-            del self._attempts[record]
+            self._attempts.pop(record, None)
 
     def forget(self, record: AnyRecord) -> None:
         """Forget a record without a span whose output is sent."""
@@ -380,6 +387,7 @@ class OpenTelemetryTraces(Extension):
 
     def output_sink(self, sink: OutputSink) -> OutputSink:
         """Send outputs with trace contexts."""
+        self._sends = True
         return TracedOutputs(sink, self)
 
     def letter_box(self, box: LetterBox) -> LetterBox:

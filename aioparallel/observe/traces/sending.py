@@ -82,12 +82,21 @@ def sent(
 ) -> tuple[Sequence[Outgoing], DeliveryListener]:
     """Return what is sent instead of these outputs, and what is told about them."""
     traces.handler_ended(record)
-    if traces.is_sampled(record):
+    if traces.is_sampled(record) and _are_valid(outputs):
         sending = _Sending(traces, record, listener)
         return [sending.begin(output) for output in outputs], sending
     return [with_headers(one, headers) if (headers := traces.headers_for(record, one)) else one for one in outputs], (
         listener
     )
+
+
+def _are_valid(outputs: Sequence[Outgoing]) -> bool:
+    try:
+        for output in outputs:
+            output.check()
+    except TypeError:  # changed after it was made: sending it reports that
+        return False
+    return True
 
 
 class _Sending:
@@ -132,6 +141,8 @@ class _Sending:
 
     def _end(self, error: Exception | None) -> None:
         for span in self._spans:
+            if span not in self._traces.sending:
+                continue  # ended with the consumer
             if error is not None:
                 span.set_attribute("error.type", class_of(error))
                 span.set_status(StatusCode.ERROR, text_of(error))

@@ -31,6 +31,7 @@ from aioparallel.config.handling import CallNext
 from aioparallel.http import Request, http_handler
 from aioparallel.observe.traces import OpenTelemetryTraces
 from aioparallel.observe.traces.new_traces import NewTraces
+from aioparallel.observe.traces.sending import _Sending
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support import extensions as plain
 from tests.support.http.service import service
@@ -175,6 +176,24 @@ async def test_batches_that_are_not_sampled(broker: InMemoryBroker, spans: Spans
     assert len(linked(span)) == 2
 
 
+async def test_a_record_that_runs_alone_after_its_batch(broker: InMemoryBroker, spans: Spans) -> None:
+    """The span of the batch has nothing to do with the next attempt of a record that is not sampled."""
+    append(broker, SAMPLED)
+    append(broker, NOT_SAMPLED)
+
+    async def handle(batch: Any) -> Outgoing:
+        if len(batch) > 1:
+            raise ValueError("no")
+        return Outgoing("out", b"%d" % batch[0].offset)
+
+    await run(broker, of(spans), batches(handle, size=2), failures=FORGIVING)
+    assert len(spans.named("process t")) == 2
+    (sent,) = spans.named("send out")
+    headers = {record.value: dict(record.headers) for record in broker.records("out")}
+    assert int((headers[b"0"]["traceparent"] or b"").split(b"-")[2], 16) == span_id(sent)
+    assert "traceparent" not in headers[b"1"] or headers[b"1"]["traceparent"] == NOT_SAMPLED
+
+
 # -- what is current ----------------------------------------------------------------------------------
 
 
@@ -269,6 +288,76 @@ async def test_outputs_with_a_context_of_their_own(broker: InMemoryBroker, spans
     assert links == [[0x2222222222222222]] * 2
 
 
+@pytest.mark.parametrize("with_provider", [True, False])
+async def test_baggage_is_written_once(broker: InMemoryBroker, spans: Spans, with_provider: bool) -> None:
+    """Outputs and dead letters that have the baggage of their record get no second one, and no other one."""
+    broker.create_topic("t.dlq", 1)
+    append(broker, None, ("baggage", b"user=anna"))
+    append(broker, None, ("baggage", b"user=anna"))
+
+    async def handle(record: Record) -> Outgoing:
+        if record.offset == 0:
+            raise ValueError("no")
+        return Outgoing("out", b"1", headers=(("baggage", b"user=bob"),))
+
+    failures = FailurePolicy(retry=RetryPolicy(max_attempts=1), dead_letter="t.dlq")
+    await run(broker, of(spans) if with_provider else OpenTelemetryTraces(), handle, failures=failures)
+    for topic, value in (("t.dlq", b"user=anna"), ("out", b"user=bob")):
+        (record,) = broker.records(topic)
+        assert [one for name, one in record.headers if name == "baggage"] == [value]
+        assert ("traceparent" in dict(record.headers)) is with_provider
+
+
+async def test_baggage_alone_is_no_parent(broker: InMemoryBroker, spans: Spans) -> None:
+    """The first attempt begins the trace, and is the parent of the others."""
+    append(broker, None, ("baggage", b"user=anna"))
+    users = []
+
+    async def handle(record: Record) -> None:
+        users.append(baggage.get_baggage("user"))
+        raise ValueError("no")
+
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.01, max_attempts=3), give_up="skip")
+    await run(broker, of(spans), handle, failures=failures)
+    first, *others = spans.named("process t")
+    assert [span.parent.span_id for span in others if span.parent] == [span_id(first)] * 2
+    assert users == ["anna"] * 3
+
+
+async def test_results_are_what_handlers_return(broker: InMemoryBroker, spans: Spans) -> None:
+    """Whether a record is sampled or not: an async iterator is a result like any other."""
+    append(broker, SAMPLED)
+    append(broker, NOT_SAMPLED)
+
+    async def numbers() -> AsyncIterator[int]:
+        yield 1
+
+    async def handle(record: Record) -> AsyncIterator[int]:
+        return numbers()
+
+    async with asyncio.timeout(20), consumer_of(broker, until="end", extensions=[of(spans)]) as consumer:
+        found = [[number async for number in value] async for _, value in consumer.results(handle)]
+    assert found == [[1], [1]]
+    assert len(spans.named("process t")) == 1
+
+
+@pytest.mark.parametrize("together", [False, True])
+async def test_an_output_that_is_changed_to_something_invalid(
+    broker: InMemoryBroker, spans: Spans, together: bool
+) -> None:
+    """It fails its record, as without traces."""
+    append(broker, SAMPLED)
+
+    async def handle(record: Any) -> Outgoing:
+        output = Outgoing("out", b"1")
+        output.headers = [1]  # type: ignore[list-item]
+        return output
+
+    await run(broker, of(spans), batches(handle) if together else handle, failures=FORGIVING)
+    assert not broker.records("out")
+    assert not spans.named("send out")
+
+
 async def test_outputs_that_are_refused(broker: InMemoryBroker, spans: Spans) -> None:
     """Their span has the error, and the next attempt a link to the one before."""
     append(broker, SAMPLED)
@@ -282,6 +371,26 @@ async def test_outputs_that_are_refused(broker: InMemoryBroker, spans: Spans) ->
     first, second = spans.named("process t")
     assert [attributes_of(one)["aioparallel.outcome"] for one in (first, second)] == ["succeeded"] * 2
     assert linked(second) == [0xB7AD6B7169203331, span_id(first)]
+
+
+async def test_an_output_that_is_acknowledged_after_the_end(spans: Spans, caplog: pytest.LogCaptureFixture) -> None:
+    """Its span has ended with the consumer, and is not ended again."""
+
+    class Listener:
+        def delivered(self, records: Any) -> None:
+            told.append(records)
+
+        def undelivered(self, record: Record, error: Exception) -> None: ...
+
+    traces, told = of(spans), list[Any]()
+    await traces.start()
+    record: Record = Record("t", 0, 0, None, b"")
+    sending = _Sending(traces, record, Listener())
+    sending.begin(Outgoing("out", b"1"))
+    await traces.close()
+    sending.delivered([record])
+    assert len(spans.named("send out")) == len(told) == 1
+    assert not caplog.records
 
 
 # -- ends ---------------------------------------------------------------------------------------------
@@ -312,6 +421,25 @@ async def test_delays_and_unreadable_values(broker: InMemoryBroker, spans: Spans
     (unreadable,) = by_offset[1]
     assert unreadable["aioparallel.outcome"] == "skipped"
     assert unreadable["error.type"] == "aioparallel.errors.DeserializationError"
+
+
+async def test_each_attempt_to_deserialize_has_a_span(broker: InMemoryBroker, spans: Spans) -> None:
+    """They are retried if nothing else can be done with the record."""
+    append(broker, SAMPLED)
+    asked = list[bytes]()
+
+    def read(value: bytes) -> bytes:
+        asked.append(value)
+        if len(asked) < 3:
+            raise ValueError("bad")
+        return value
+
+    async def handle(record: Record) -> None: ...
+
+    failures = FailurePolicy(retry=RetryPolicy(first_delay=0.01, max_attempts=5), give_up="stop")
+    await run(broker, of(spans), handle, failures=failures, value_deserializer=read)
+    found = [attributes_of(span)["aioparallel.outcome"] for span in spans.named("process t")]
+    assert found == ["retried", "retried", "succeeded"]
 
 
 async def test_deadlines_stops_and_lost_partitions(broker: InMemoryBroker, spans: Spans) -> None:
