@@ -6,15 +6,13 @@ import re
 from typing import Final
 
 from aioparallel.records.errors import ConfigurationError
+from aioparallel.records.missing_extra import missing_extra
 
 try:
     import pyarrow  # noqa: F401
     import pyspark
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"aioparallel.spark needs {missing.name}, which is not installed: pip install 'aioparallel[spark]'",
-        name=missing.name,
-    ) from None
+    raise missing_extra(missing, "aioparallel.spark needs", "spark") from None
 
 __all__ = ["OLDEST", "check_pyspark", "series_of"]
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from aioparallel.records.missing_extra import missing_extra
+
 try:
     from aioparallel.persistence.sql import Fenced, SqlStore, StoreNotReady, schema_statements
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"aioparallel.stores.sql needs {missing.name}, which is not installed: pip install 'aioparallel[sql]'",
-        name=missing.name,
-    ) from None
+    raise missing_extra(missing, "aioparallel.stores.sql needs", "sql") from None
 
 __all__ = ["Fenced", "SqlStore", "StoreNotReady", "schema_statements"]

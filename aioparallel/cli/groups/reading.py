@@ -12,7 +12,7 @@ from aioparallel.cli.cluster import Cluster, connecting_options
 from aioparallel.cli.groups.work import PartitionWork, work_of
 from aioparallel.cli.kmq.status import PartitionStatus
 from aioparallel.cli.reading_client import REQUEST_TIMEOUT, offset_ranges, reading_client
-from aioparallel.clients.aiokafka.group_admin import GroupAdmin, GroupMember, GroupState
+from aioparallel.clients.aiokafka.group_admin import LIST_GROUPS, GroupAdmin, GroupMember, GroupState
 from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.group.client import Client, Committed
 from aioparallel.records.errors import ClientError
@@ -28,8 +28,6 @@ __all__ = [
     "read_groups",
 ]
 
-LIST_GROUPS: Final = 16
-"""The key of the request in Kafka's protocol."""
 _AT_ONCE: Final = 8
 """Groups that are asked about at once."""
 _READER: Final = "aioparallel-groups"

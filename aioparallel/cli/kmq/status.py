@@ -19,6 +19,7 @@ from aioparallel.cli.console import make_console, say
 from aioparallel.cli.kmq.commands import QueueAccess, Reporting
 from aioparallel.cli.reading_client import REQUEST_TIMEOUT, reading_client
 from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.clients.aiokafka.group_admin import LIST_GROUPS, GroupAdmin
 from aioparallel.group.client import Client, Span
 from aioparallel.group.unreadable import read_past
 from aioparallel.queues.kmq.markers import read_marker, redeliveries
@@ -31,8 +32,6 @@ __all__ = ["PartitionStatus", "QueueStatus", "group_of_trackers", "show_status"]
 
 # Open records of a partition, the oldest first, whose number of redeliveries is read.
 _LOOKED_AT: Final = 500
-LIST_GROUPS: Final = 16
-"""The key of the request in Kafka's protocol."""
 REDELIVERY: Final = "-redelivery"
 """The end of the name of the group of a KmqConsumer's own trackers."""
 
@@ -194,10 +193,10 @@ async def group_of_trackers(queue: str, topics: QueueTopics, where: Cluster) -> 
     """The group that has committed in the marker topic: that of tracker processes, or of a KmqConsumer's own tracker.
     The first one if none has, or if several have."""
     default = f"{queue}-trackers"
-    async with Admin(where.bootstrap_servers, connecting_options(where), timeout=REQUEST_TIMEOUT) as admin:
+    async with GroupAdmin(where.bootstrap_servers, connecting_options(where), timeout=REQUEST_TIMEOUT) as admin:
         if not await admin.supports(LIST_GROUPS):
             return default
-        groups = await admin.groups()
+        groups = [one.name for one in await admin.list_groups()]
         partitions = [
             TopicPartition(topics.markers, number) for number in range((await admin.topics()).get(topics.markers, 0))
         ]

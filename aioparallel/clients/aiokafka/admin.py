@@ -236,14 +236,6 @@ class Admin:
 
     # -- groups
 
-    async def groups(self) -> list[str]:
-        """The groups that this user may see."""
-
-        async def ask() -> list[str]:
-            return sorted({group for group, *_ in await self._admin.list_consumer_groups()})
-
-        return await self._answer("asking for the groups", ask, "DESCRIBE on the groups")
-
     async def committed(
         self, group: str, partitions: Collection[TopicPartition] | None = None
     ) -> dict[TopicPartition, Committed]:

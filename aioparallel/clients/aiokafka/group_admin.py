@@ -30,8 +30,10 @@ from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import NotAuthorized
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["GroupAdmin", "GroupMember", "GroupState", "ListedGroup"]
+__all__ = ["LIST_GROUPS", "GroupAdmin", "GroupMember", "GroupState", "ListedGroup"]
 
+LIST_GROUPS: Final = 16
+"""The key of the request in Kafka's protocol. The embedded broker does not answer it."""
 _DEAD: Final = "Dead"
 """The state of a group that does not exist."""
 _DESCRIBE: Final = "DESCRIBE on the group"
@@ -39,8 +41,6 @@ _LIMIT: Final = "offset.metadata.max.bytes"
 _NO_MEMBER: Final = (-1, "")
 """Generation and member id of a commit from outside the group. Brokers accept it only while the group has no members,
 and answer UNKNOWN_MEMBER_ID otherwise."""
-
-
 _ELSEWHERE: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )

@@ -17,6 +17,8 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from aioparallel.records.missing_extra import missing_extra
+
 try:
     from opentelemetry.metrics import (
         CallbackOptions,
@@ -27,10 +29,7 @@ try:
     )
     from opentelemetry.metrics import Histogram as OpenTelemetryHistogram
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"metrics for OpenTelemetry need {missing.name}, which is not installed: pip install 'aioparallel[otel]'",
-        name=missing.name,
-    ) from None
+    raise missing_extra(missing, "metrics for OpenTelemetry need", "otel") from None
 
 from aioparallel.observe.metrics.instruments import INSTRUMENTS, Instrument, Kind
 from aioparallel.observe.metrics.measurements import Figures, Histogram, Measurements

@@ -9,6 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from aioparallel.records.missing_extra import missing_extra
+
 try:
     from prometheus_client import REGISTRY, CollectorRegistry
     from prometheus_client.core import Metric
@@ -16,10 +18,7 @@ try:
     from prometheus_client.registry import Collector
     from prometheus_client.utils import floatToGoString
 except ModuleNotFoundError as missing:
-    raise ModuleNotFoundError(
-        f"metrics for Prometheus need {missing.name}, which is not installed: pip install 'aioparallel[prometheus]'",
-        name=missing.name,
-    ) from None
+    raise missing_extra(missing, "metrics for Prometheus need", "prometheus") from None
 
 from aioparallel.observe.health import Health
 from aioparallel.observe.metrics.instruments import INSTRUMENTS, Instrument, Kind
