@@ -118,8 +118,7 @@ class ParquetOutput:
             return
         deadline = time.monotonic() + _LATE_TASKS
         with contextlib.suppress(Exception):  # the session has ended
-            tracker = self._spark.sparkContext._jsc.sc().statusTracker()
-            while time.monotonic() < deadline and any(one.numRunningTasks() for one in tracker.getExecutorInfos()):
+            while time.monotonic() < deadline and _runs_tasks(self._spark):
                 time.sleep(_LOOK_INTERVAL)
 
     def _check_replaced(self, files: Files, partitions: Sequence[str]) -> None:
@@ -183,6 +182,15 @@ class ParquetOutput:
 
     def _wrong(self, what: str) -> ConfigurationError:
         return ConfigurationError("to", self._given, what)
+
+
+def _runs_tasks(spark: SparkSession) -> bool:
+    """Asks the scheduler, which knows it at once: the status tracker leaves out some updates of live tasks."""
+    numbers = spark.sparkContext._jsc.sc().taskScheduler().runningTasksByExecutors().values().iterator()
+    while numbers.hasNext():
+        if numbers.next():
+            return True
+    return False
 
 
 def _replace(files: Files, path: str, new: str, replaced: str, units: Sequence[str]) -> None:

@@ -109,15 +109,18 @@ def test_a_run_that_fails_leaves_what_was_there(
 class LateJob:
     """A frame, and its writer, whose job fails while a task of it is about to write a file."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, has_started: Path) -> None:
         self.spark = spark
         self.write = self
+        self.has_started = has_started
 
     def parquet(self, path: str, mode: str, partitionBy: object) -> None:  # noqa: N803 - Spark's name
         target = Path(path.removeprefix("file://").removeprefix("file:"))
+        has_started = self.has_started
 
         def late(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield from batches
+            has_started.touch()
             time.sleep(2)
             target.mkdir(parents=True)
             (target / "part-0").touch()
@@ -125,18 +128,17 @@ class LateJob:
         job = self.spark.range(1).coalesce(1).mapInArrow(late, "id long")
         self.task = threading.Thread(target=job.collect)
         self.task.start()
-        tracker = self.spark.sparkContext._jsc.sc().statusTracker()
-        asyncio.run(until(lambda: any(one.numRunningTasks() for one in tracker.getExecutorInfos())))
+        asyncio.run(until(has_started.exists))
         raise ValueError("no such thing")
 
 
 def test_a_task_that_outlives_its_job_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     """Spark reports the failure of a job while other tasks of it may still write."""
-    job = LateJob(spark)
+    job = LateJob(spark, tmp_path / "has_started")
     with pytest.raises(ValueError, match="no such thing"):
         ParquetOutput(spark, tmp_path / "out", "error", ()).write(cast("DataFrame", job))
     job.task.join()
-    assert names(tmp_path) == []
+    assert names(tmp_path) == ["has_started"]
 
 
 def test_an_empty_directory_is_no_output(spark: SparkSession, source: Path, tmp_path: Path) -> None:
