@@ -79,7 +79,7 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     these commands only: a program passes the address as bootstrap_servers. Topics and records are gone when it ends.
 
     Run one worker for each group: the mock cluster cannot share partitions among several, and a worker that is started
-    again waits up to 30 s. `--kafka` has neither limit. Others are in docs/testing.md.
+    again waits up to 30 s. `--kafka` has neither limit. The documentation has the other limits (Testing).
 
     **Examples**
 

@@ -260,8 +260,9 @@ class PositionOutsideLog(ClientError):
             f"{partition}: position {offset} is outside the log (deleted by retention, truncated, or the topic was "
             "created anew), and the data of the records that are complete there (rows of a store, the state of keys) "
             "belongs to that position. Check what the log holds, then begin anew. With SqlStore: delete the "
-            "partition's rows from all of its tables, see docs/stores.md. Otherwise: delete the group's offset of the "
-            "partition (kafka-consumer-groups.sh --delete-offsets). Then start again with start_at or auto_offset_reset"
+            "partition's rows from all of its tables (documentation: Positions in a database). Otherwise: delete the "
+            "group's offset of the partition (kafka-consumer-groups.sh --delete-offsets). Then start again with "
+            "start_at or auto_offset_reset"
         )
         self.partition = partition
         self.offset = offset

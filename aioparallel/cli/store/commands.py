@@ -31,7 +31,7 @@ store = App(
     help="""Positions in a database: create the tables.
 
     A consumer with `commits=SqlStore(engine)` writes its positions into the database of its results, in the same
-    transaction (`docs/stores.md`). It creates no tables by itself.
+    transaction (documentation: Positions in a database). It creates no tables by itself.
 
     **Examples**
 

@@ -121,7 +121,7 @@ def _write(blockage: Blockage, what: str, more: str) -> None:
         return
     logger.warning(
         "%s: its handler %s %s%s: no other record progressed and no heartbeat was sent in that time; await what takes "
-        "long, or move it into a plain function for in_threads() (docs/blocking.md); it was at\n%s",
+        "long, or move it into a plain function for in_threads() (documentation: Blocking functions); it was at\n%s",
         record.place,
         sample.handler,
         what,
