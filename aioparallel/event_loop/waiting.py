@@ -23,7 +23,7 @@ class OutOfTime(TimeoutError):
 
 async def within(limit: float | asyncio.Timeout, work: Awaitable[T]) -> T:
     """Await ``work``, and cancel it at the limit: then OutOfTime is raised. ``limit``: seconds, or an
-    ``asyncio.Timeout`` that was not entered yet. Only such a one can be rescheduled."""
+    ``asyncio.Timeout`` that was not entered yet."""
     timeout = limit if isinstance(limit, asyncio.Timeout) else asyncio.timeout(limit)
     try:
         async with timeout:

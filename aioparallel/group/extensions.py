@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState, overrides
 from aioparallel.config.policies import Transactions
+from aioparallel.event_loop.left_behind import ended
 from aioparallel.event_loop.waiting import OutOfTime, within
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import CommitFault, Committed, Generation
@@ -31,6 +32,8 @@ _HURRIED: Final = 5.0
 """The same for ``stop`` after a hurried stop."""
 _CLOSING: Final = 10.0
 """The same for ``close``, as for a resource."""
+_IGNORING: Final = 5.0
+"""Seconds that a hook gets to end once it is cancelled."""
 _AT_MOST: Final = 10
 """The most partitions that are listed one by one."""
 
@@ -369,28 +372,41 @@ def _refusal(partition: TopicPartition, one: Extension, fault: CommitFault) -> s
 
 
 async def _end(seconds: float, hook: Callable[[], Awaitable[None]], hurried: asyncio.Event | None = None) -> None:
-    limit = asyncio.timeout(seconds)
+    """Await the hook, and cancel it at the limit. One that ignores this is left behind after some seconds more."""
+    task = asyncio.get_running_loop().create_task(_awaited(hook), name="aioparallel-hook")
+    cancelled = False
     try:
-        await within(limit, hook() if hurried is None else _hurrying(hook, limit, hurried))
-    except OutOfTime as error:
-        had = f"{_HURRIED:g} s of a hurried stop" if hurried is not None and hurried.is_set() else f"{seconds:g} s"
-        raise TimeoutError(f"{getattr(hook, '__qualname__', hook)} did not end within {had}") from error
+        await _limited(task, seconds, hurried)
+    finally:
+        if not task.done():
+            cancelled = task.cancel()
+            await ended((task,), _IGNORING)
+    if task.done() and not (cancelled and task.cancelled()):
+        try:
+            return task.result()
+        except asyncio.CancelledError as error:  # raised by the hook itself
+            raise WorkCancelled("a hook of an extension") from error
+    had = f"{_HURRIED:g} s of a hurried stop" if hurried is not None and hurried.is_set() else f"{seconds:g} s"
+    raise TimeoutError(f"{getattr(hook, '__qualname__', hook)} did not end within {had}")
 
 
-async def _hurrying(hook: Callable[[], Awaitable[None]], limit: asyncio.Timeout, hurried: asyncio.Event) -> None:
-    # Made after the limit was entered: an eager task may change it at once.
-    hurrying = asyncio.create_task(_shorten(limit, hurried), name="aioparallel-hurry")
+async def _awaited(hook: Callable[[], Awaitable[None]]) -> None:
+    await hook()
+
+
+async def _limited(task: asyncio.Task[None], seconds: float, hurried: asyncio.Event | None) -> None:
+    """Wait until the task has ended, or until the limit. Never cancels the task."""
+    if hurried is None:
+        await asyncio.wait((task,), timeout=seconds)
+        return
+    loop = asyncio.get_running_loop()
+    ends, hurrying = loop.time() + seconds, loop.create_task(hurried.wait(), name="aioparallel-hurry")
     try:
-        await hook()
+        await asyncio.wait((task, hurrying), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         hurrying.cancel()
-
-
-async def _shorten(limit: asyncio.Timeout, hurried: asyncio.Event) -> None:
-    await hurried.wait()
-    ends, soon = limit.when(), asyncio.get_running_loop().time() + _HURRIED
-    if ends is not None and soon < ends:
-        limit.reschedule(soon)
+    if hurried.is_set():
+        await asyncio.wait((task,), timeout=max(0.0, min(_HURRIED, ends - loop.time())))
 
 
 async def _end_each(

@@ -640,6 +640,43 @@ async def test_a_hurried_stop_is_shorter_with_eager_tasks() -> None:
     assert loop.time() - began == pytest.approx(5, abs=0.1)
 
 
+@pytest.mark.parametrize("hook", ["finish", "stop", "close"])
+async def test_a_hook_that_ignores_its_cancellation_is_left_behind(hook: str, caplog: pytest.LogCaptureFixture) -> None:
+    """All else that is to be closed is closed."""
+    released, others = asyncio.Event(), []
+
+    async def ignore(self: Extension) -> None:
+        while not released.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await released.wait()
+
+    class Other(Extension):
+        async def close(self) -> None:
+            others.append("closed")
+
+    ignoring = type("Ignoring", (Extension,), {hook: ignore})()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    with pytest.raises(TimeoutError, match="ignore did not end within"):
+        async with consumer_of(broker_of(), Other(), ignoring, until="end") as consumer:
+            await consumer.run(nothing)
+    assert loop.time() - began < 70
+    assert others == ["closed"]
+    (line,) = [record for record in caplog.records if getattr(record, "action", None) == "task_not_stopped"]
+    assert "in ignore" in line.getMessage()
+    released.set()
+
+
+async def test_a_cancellation_that_a_hook_raises_itself_is_an_error() -> None:
+    class Odd(Extension):
+        async def close(self) -> None:
+            raise asyncio.CancelledError
+
+    with pytest.raises(WorkCancelled):
+        async with consumer_of(broker_of(), Odd(), until="end") as consumer:
+            await consumer.run(nothing)
+
+
 async def test_a_stop_that_ends_in_time_is_no_error_though_it_is_hurried() -> None:
     class Slow(Extension):
         async def stop(self) -> None:
