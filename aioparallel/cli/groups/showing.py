@@ -39,6 +39,8 @@ __all__ = ["EXCEEDED", "OpenRecords", "is_stuck", "list_groups", "open_records",
 
 EXCEEDED: Final = 4
 """The exit code if a limit is exceeded."""
+UNKNOWN: Final = 1
+"""The exit code if it is unknown whether a record is stuck."""
 
 
 async def list_groups(where: Cluster, *, as_json: bool) -> None:
@@ -160,7 +162,7 @@ async def show_group(group: str, how: Showing, limits: Limits, where: GroupAcces
 
 
 def exit_code(view: GroupView, partitions: Sequence[PartitionView], how: Showing, limits: Limits) -> int:
-    """4 if a limit is exceeded; a line says which. ``partitions``: those that are shown."""
+    """4 if a limit is exceeded, else 1 if that is unknown; a line says which. ``partitions``: those that are shown."""
     code = 0
     if limits.max_remaining is not None and view.remaining > limits.max_remaining:
         say(f"{view.remaining:,} records are left, more than --max-remaining={limits.max_remaining:,}.")
@@ -168,6 +170,10 @@ def exit_code(view: GroupView, partitions: Sequence[PartitionView], how: Showing
     if how.stuck is not None and partitions:
         say(f"Stuck: {', '.join(str(one.work.partition) for one in partitions)}.")
         code = EXCEEDED
+    unread = [str(one.work.partition) for one in view.partitions if one.work.remaining and one.sampled is None]
+    if how.stuck is not None and unread:
+        say(f"Records of {', '.join(unread)} could not be read, so it is unknown whether one is stuck.")
+        code = code or UNKNOWN
     return code
 
 

@@ -17,7 +17,7 @@ from aioparallel.cli.groups.printing import letters_for, list_table, objects, sh
 from aioparallel.cli.groups.reading import GroupView, PartitionView, Sampled, group_not_found
 from aioparallel.cli.groups.sampling import spans_for
 from aioparallel.cli.groups.serving import Figures, answer, respond
-from aioparallel.cli.groups.showing import EXCEEDED, exit_code, is_stuck
+from aioparallel.cli.groups.showing import EXCEEDED, UNKNOWN, exit_code, is_stuck
 from aioparallel.cli.groups.strip import ASCII, BLOCKS
 from aioparallel.cli.groups.work import work_of
 from aioparallel.cli.kmq.status import PartitionStatus
@@ -148,6 +148,16 @@ def test_stuck_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code(view, [], Showing(stuck=()), Limits(max_remaining=5)) == 0
     assert exit_code(view, view.partitions, Showing(), Limits(max_remaining=4)) == EXCEEDED
     assert "5 records are left, more than --max-remaining=4." in capsys.readouterr().err
+
+
+def test_a_partition_that_cannot_be_read_may_be_stuck(capsys: pytest.CaptureFixture[str]) -> None:
+    """1: no script takes it for a group without a stuck record."""
+    view = group()
+    unread = replace(view, partitions=[replace(one, sampled=None) for one in view.partitions])
+    assert exit_code(unread, [], Showing(stuck=()), Limits()) == UNKNOWN == 1
+    assert "orders-0, orders-1" in capsys.readouterr().err
+    assert exit_code(unread, unread.partitions, Showing(stuck=()), Limits()) == EXCEEDED
+    assert exit_code(unread, unread.partitions, Showing(), Limits()) == 0
 
 
 def test_the_list_has_a_row_for_each_group() -> None:
