@@ -32,7 +32,7 @@ from aioparallel.handlers.resources import resource
 from aioparallel.mapping import ParallelMap, parallel_map
 from aioparallel.observe.health import Health, Problem, ProblemKind
 from aioparallel.observe.record_logging import RecordFilter, name_records
-from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Stats
+from aioparallel.observe.stats import BrokerOutputs, LongestLane, PartitionStats, Paused, Stats
 from aioparallel.records.deferral import Deferral
 from aioparallel.records.errors import (
     AioparallelError,
@@ -156,6 +156,7 @@ __all__ = [
     "ParallelMap",
     "PartitionState",
     "PartitionStats",
+    "Paused",
     "PositionOutsideLog",
     "Problem",
     "ProblemKind",

@@ -6,7 +6,7 @@ import asyncio
 import contextvars
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
@@ -22,7 +22,7 @@ from aioparallel.config.policies import Transactions
 from aioparallel.delivery.delivery import Delivery
 from aioparallel.delivery.producer import Producer
 from aioparallel.delivery.results import Result, ResultStream
-from aioparallel.delivery.retry_topics import RetryTopics, origin_topic
+from aioparallel.delivery.retry_topics import RetryTopics, origin_of, origin_topic
 from aioparallel.delivery.topics_read import left_out, topics_read
 from aioparallel.engine.outcomes.gates import name_woken
 from aioparallel.engine.sinks import DeadLetterSink, OutputSink
@@ -34,6 +34,8 @@ from aioparallel.event_loop.waiting import to_the_end, unless
 from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
 from aioparallel.group.extensions import Extensions
+from aioparallel.group.pause_targets import PauseTargets
+from aioparallel.group.pauses import Pauses
 from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import Phase, RunState
 from aioparallel.group.snapshot import stats_before
@@ -49,7 +51,7 @@ from aioparallel.handlers.stack import (
     handler_stack,
 )
 from aioparallel.observe.health import Health, Problem, ProblemKind
-from aioparallel.observe.stats import Stats
+from aioparallel.observe.stats import Paused, Stats
 from aioparallel.persistence.dedup.deduplication import Deduplication
 from aioparallel.persistence.state.keyed_state import KeyedState
 from aioparallel.persistence.transactions import TransactionalCommits
@@ -129,7 +131,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._producer = checked_producer(producer, self.options)
         if producer is None and client is None:
             self._producer = producer_of(self._servers, self.options, self._group_id)
-        self._state = RunState()
+        pauses = Pauses(self.options.failures.retry_topics, origin_of)
+        self._state = RunState(self.options.max_concurrency, pauses)
         self._engine: GroupRun | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keyed_state = None if self.options.state is None else KeyedState(self.options.state)
@@ -142,6 +145,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         named, own = checked_topics(topics), self._own_topics()
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
         self._left_out = left_out(named, own)
+        self._pause_targets = PauseTargets(self._topics, self.options, self._logical_topics)
         sinks = self._extensions.only("output_sinks")
         self._delivery = Delivery(
             self._producer, self.options, self._group_id, *(sinks or (None, None)), fatal=self._fail
@@ -151,6 +155,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         """What handlers open for themselves: :class:`~aioparallel.handlers.binding.BindableHandler`."""
         self._results: ResultStream[Any] | None = None
         self._found: set[TopicPartition] = set()
+
+    @property
+    def _logical_topics(self) -> Mapping[str, Sequence[str]]:
+        """Names that stand for several topics."""
+        return {}
 
     def _all_extensions(self) -> Extensions:
         """The extensions that options stand for, then those of the user."""
@@ -376,7 +385,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             self._state.leave_run()
 
     def _handler_context(self) -> HandlerContext:
-        return HandlerContext(self.options.max_concurrency, self._group_id, self._extensions.around_requests)
+        return HandlerContext(self._state.max_concurrency, self._group_id, self._extensions.around_requests)
 
     def _new_engine(
         self, stack: Stack, targets: Mapping[TopicPartition, int] | None, output_sink: OutputSink | None
@@ -406,7 +415,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         whose results were not read run again at the next start. If you leave the loop early, leave ``async with`` too.
         """
         self._state.expect_open()
-        self._results = stream = ResultStream[T](self.options.max_concurrency)
+        self._results = stream = ResultStream[T](self._state.max_concurrency)
         running = asyncio.get_running_loop().create_task(self._run_aside(cast("Handlers", handler), stream))
         running.add_done_callback(lambda _: stream.end())
         try:
@@ -494,14 +503,82 @@ class ParallelConsumer(Generic[K_co, V_co]):
         any thread. In another thread it returns at once, and the event loop acts on it in its next turn."""
         self._change(partial(self._state.stop, drain))
 
-    def pause(self) -> None:
-        """Start and fetch nothing until :meth:`resume`. The consumer stays in its group, and commits go on. May be
-        called from any thread, like :meth:`stop`."""
-        self._change(self._state.pause)
+    def pause(self, *targets: str | TopicPartition) -> None:
+        """Start and fetch nothing of these topics and partitions until :meth:`resume`; without arguments: nothing at
+        all. Running handlers go on, and nothing is tried again meanwhile. The consumer stays in its group, all else
+        goes on, and commits go on.
 
-    def resume(self) -> None:
-        """Go on after :meth:`pause`. May be called from any thread, like :meth:`stop`."""
-        self._change(self._state.resume)
+        A pause outlives rebalances: it also holds for partitions that are assigned later. A new consumer has none. The
+        pause of a topic includes its records in retry topics. May be called at any time, repeatedly, from any thread,
+        like :meth:`stop`. Raises ConfigurationError for a topic that is not read.
+        """
+        if targets:
+            self._change(partial(self._state.pauses.pause, self._pause_targets.checked(targets)))
+        else:
+            self._change(self._state.pause)
+
+    def resume(self, *targets: str | TopicPartition) -> None:
+        """Go on after a :meth:`pause` with the same arguments. Each pause ends by itself: ``resume()`` does not end
+        that of a topic, and the resume of a topic does not end that of one of its partitions; see :attr:`paused`. What
+        is not paused stays as it is. May be called from any thread, like :meth:`stop`."""
+        if targets:
+            self._change(partial(self._state.pauses.resume, self._pause_targets.checked(targets)))
+        else:
+            self._change(self._state.resume)
+
+    def pause_keys(self, topic: str, *keys: Hashable) -> None:
+        """Start nothing of these keys of a topic until :meth:`resume_keys`. The other keys go on.
+
+        A key is what orders records: the bytes of the record's key, or what ``order_by`` returns. Records of a paused
+        key are still read, and wait in the buffer as behind a slow record: if they fill it, their partitions are not
+        read on. Otherwise as :meth:`pause`. Raises ConfigurationError if the order has no keys.
+        """
+        self._change_keys(self._state.pauses.pause_keys, topic, keys)
+
+    def resume_keys(self, topic: str, *keys: Hashable) -> None:
+        """Go on after :meth:`pause_keys` with these keys. May be called from any thread, like :meth:`stop`."""
+        self._change_keys(self._state.pauses.resume_keys, topic, keys)
+
+    def _change_keys(
+        self, change: Callable[[str, Sequence[Hashable]], None], topic: str, keys: Sequence[Hashable]
+    ) -> None:
+        topics, keys = self._pause_targets.topics(topic), self._pause_targets.keys(keys)
+
+        def change_all() -> None:
+            for one in topics:
+                change(one, keys)
+
+        self._change(change_all)
+
+    @property
+    def paused(self) -> Paused:
+        """What is paused; it is false if nothing is. May be read in any thread. What another thread has just paused is
+        in it after the event loop's next turn."""
+        return self._state.paused
+
+    @property
+    def max_concurrency(self) -> int:
+        """How many handlers may run at once. May be set at any time, from any thread: ``consumer.max_concurrency =
+        50``. A higher number starts records at once. With a lower one, running handlers go on, and no more start until
+        fewer run. ``options`` keeps the first number.
+
+        The bound of parked records follows if ``max_parked`` is not set. ``max_buffered``, threads and processes of
+        handlers, and the connections of an ``http_handler`` stay as they are. Raises ConfigurationError, as the option
+        does.
+        """
+        return self._state.max_concurrency
+
+    @max_concurrency.setter
+    def max_concurrency(self, most: int) -> None:
+        replace(self.options, max_concurrency=most)  # checks it
+        for check in self._extensions.hooks("check_max_concurrency"):
+            check(most)
+        self._change(partial(self._set_max_concurrency, most))
+
+    def _set_max_concurrency(self, most: int) -> None:
+        self._state.max_concurrency = most
+        if self._results is not None:
+            self._results.set_bound(most)
 
     def _change(self, change: Callable[[], None]) -> None:
         def changed() -> None:
@@ -545,7 +622,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if self._state.phase is Phase.NEW:
             raise ConsumerStateError("this consumer is new, so it has no statistics; use it in `async with consumer:`")
         intake = "stopped" if self._state.ending.is_set() else "nothing assigned"
-        return self._extensions.through("stats", stats_before(self._client.contact(), intake))
+        return self._extensions.through("stats", stats_before(self._client.contact(), intake, self._state))
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
         """Return a copy of the states of all keys of a partition, as they are after the records completed so far. The
@@ -574,14 +651,18 @@ class ParallelConsumer(Generic[K_co, V_co]):
             return ask_on(self._loop, self._health, _ASK_TIMEOUT)
         except TimeoutError:
             text = f"the event loop has not answered another thread for {_ASK_TIMEOUT:g} s: something blocks it"
-            return Health(running=self._state.is_running, problems=(Problem(ProblemKind.LOOP_HELD, text),))
+            problems = (Problem(ProblemKind.LOOP_HELD, text),)
+            return Health(running=self._state.is_running, problems=problems, paused=self.paused)
 
     def _health(self) -> Health:
         if self._engine is None:
-            return Health(running=False, problems=self._ended_badly())
+            return Health(running=False, problems=self._ended_badly(), paused=self.paused)
         problems = (*self._delivery.problems, *self._engine.problems(self._delivery.undelivered))
         return Health(
-            running=self._state.is_running, problems=(*self._ended_badly(), *problems), joined=self._engine.has_joined
+            running=self._state.is_running,
+            problems=(*self._ended_badly(), *problems),
+            joined=self._engine.has_joined,
+            paused=self.paused,
         )
 
     def _ended_badly(self) -> tuple[Problem, ...]:

@@ -138,6 +138,10 @@ class Extension:
         """The extension now belongs to this consumer, which is being made. Raises ConfigurationError for options that
         cannot be combined with it."""
 
+    def check_max_concurrency(self, most: int) -> None:
+        """So many handlers may run at once from now on, because ``ParallelConsumer.max_concurrency`` is set. Raises
+        ConfigurationError if that is too many for the extension; then nothing changes."""
+
     def topics(self) -> Mapping[str, str]:
         """Return the topics that the extension writes itself, each with the option that names it. The consumer refuses
         to read them, and topic patterns leave them out."""

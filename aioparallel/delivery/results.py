@@ -69,6 +69,11 @@ class ResultStream(Generic[T]):
         """Return the value as a result. The value of a completed deferral is not boxed yet."""
         return value if type(value) is _Boxed else _Boxed(value)
 
+    def set_bound(self, bound: int) -> None:
+        """Change how many results may be unread."""
+        self._bound = bound
+        self._waiters.wake_all()
+
     def room(self) -> Awaitable[None] | None:
         """Return None if there is capacity for one more result, else what to await before asking again."""
         if len(self._results) < self._bound or self._closed:

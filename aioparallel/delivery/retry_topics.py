@@ -10,9 +10,9 @@ from aioparallel.delivery.letters import original_headers, read_letter
 from aioparallel.engine.outcomes.failures import NotDue
 from aioparallel.event_loop.steady_clock import steady_time
 from aioparallel.records.history import history_of
-from aioparallel.records.record import Record
+from aioparallel.records.record import Record, TopicPartition
 
-__all__ = ["RetryTopics", "due_at", "origin_topic"]
+__all__ = ["RetryTopics", "due_at", "origin_of", "origin_topic"]
 
 
 class RetryTopics(Extension):
@@ -51,10 +51,16 @@ class RetryTopics(Extension):
 
 def origin_topic(record: Record[Any, Any]) -> str | None:
     """Return the topic in which a record of a retry topic was first; None: unknown."""
+    origin = origin_of(record)
+    return None if origin is None else origin.topic
+
+
+def origin_of(record: Record[Any, Any]) -> TopicPartition | None:
+    """Return the partition in which a record of a retry topic was first; None: unknown."""
     if record._history is not None and record._history.is_restored:
-        return record.origin.topic
+        return TopicPartition(record.origin.topic, record.origin.partition)
     letter = read_letter(record)
-    return None if letter is None else letter.origin.topic
+    return None if letter is None else TopicPartition(letter.origin.topic, letter.origin.partition)
 
 
 def due_at(due: float, timestamp: float, delay: float, seen: float, absent: float) -> float:

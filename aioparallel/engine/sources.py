@@ -93,10 +93,15 @@ class Source:
     """Too many records are parked: only retries start."""
     map_ceiling: int = NO_CEILING
     """No record above it starts; see Scheduler.set_ceiling()."""
+    paused: bool = False
+    """Nothing of it starts; see Scheduler.follow_pauses()."""
+    pauses: Callable[[Record], bool] | None = None
+    """Returns whether a record is paused although the source is not. None: no record is."""
     ceiling: int = NO_CEILING
-    """The hot path checks records above it: ``map_ceiling``, or -1 while the source is full."""
+    """The hot path asks :meth:`may_start` for records above it: ``map_ceiling``, or -1 while the source is full or
+    something of it is paused."""
     held: list[Record] = field(default_factory=list)
-    """Records that are ready, but above a ceiling."""
+    """Records that are ready, but must not start now."""
     batching: Batching | Mixed | None = None
     """None: its records run one by one."""
     pending_batches: dict[Hashable, PendingBatch] = field(default_factory=dict)
@@ -118,6 +123,22 @@ class Source:
     def unfinished(self) -> int:
         """Records admitted and not ended."""
         return self.buffered + len(self.parked) + self.begun
+
+    @property
+    def is_held_back(self) -> bool:
+        """Whether it holds records back although they are not paused."""
+        return bool(self.held) and (self.full or self.map_ceiling != NO_CEILING)
+
+    def is_paused(self, record: Record) -> bool:
+        """Whether this record is paused."""
+        return self.paused or (self.pauses is not None and self.pauses(record))
+
+    def may_start(self, record: Record) -> bool:
+        """Whether a ready record may start: it is not paused, not above the ceiling, and a retry if the source is
+        full."""
+        if self.full and not record._parks:
+            return False
+        return record.offset <= self.map_ceiling and not self.is_paused(record)
 
     @property
     def current(self) -> bool:

@@ -72,7 +72,8 @@ class Fetcher:
         """Mark the assignments whose batches need not wait: nothing more is fetched, or only after some records
         start."""
         for assignment in assignments:
-            at_end = assignment.opened and (assignment.waits or assignment.ledger.position >= assignment.target)
+            nothing_comes = assignment.waits or assignment.paused or assignment.ledger.position >= assignment.target
+            at_end = assignment.opened and nothing_comes
             # If the buffer is full, an assignment may still have a quota of one record. Batches do not wait for that.
             waits = plan.is_full(assignment.rank) or (assignment.partition not in plan.quotas and not assignment.ready)
             self._processor.set_no_more_input(assignment, at_end or (waits and assignment.opened))

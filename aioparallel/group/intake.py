@@ -8,8 +8,10 @@ fill it (measured: a third of the rate). In detail:
   because a fetch waits only for partitions with a quota. The fetch as a whole brings no more than there is capacity
   for.
 * A partition at its share with few ready lanes is full of hot keys. It borrows what the others leave, except a reserve
-  for each of them. This is how it reads past a hot key. A partition that holds records back, because too many are
-  parked or its offset map is full, borrows nothing.
+  for each of them. This is how it reads past a hot key, or a paused one. A partition that holds records back, because
+  too many are parked or its offset map is full, borrows nothing.
+* A paused partition brings nothing. Its buffered records count half, so the others have at least half of the buffer for
+  themselves. However many partitions are paused one after the other, at most twice the bound is buffered.
 * The last part of the buffer is never lent. When only this part is free, a partition with nothing buffered brings one
   record at a time. So a partition that is assigned late finds capacity even if the others have read as far as they may.
 * Bytes: how many records still fit is estimated from their mean size so far. While fewer than ``max_buffered_bytes``
@@ -107,15 +109,23 @@ class Intake:
         self, options: Options, scheduler: Scheduler, elsewhere: Callable[[], tuple[int, int]] = _nothing
     ) -> None:
         self.max_buffered, self.max_buffered_bytes = options.max_buffered, options.max_buffered_bytes
+        self._max_buffered = options.max_buffered
         self._elsewhere = elsewhere
         self._scheduler = scheduler
-        self._ready_wanted = max(options.max_concurrency, _READY_AT_LEAST)
         self._mean_size = float(_FIRST_SIZE)
+        self.set_max_concurrency(options.max_concurrency)
         self._seen = False
         # With PARTITION an assignment has one lane, however much is read ahead.
         self._lanes_may_grow = options.ordering is not Ordering.PARTITION
-        # After so many starts a fetch brings enough records to be worth it.
-        self._step = max(1, min(options.max_buffered, self._ready_wanted) // 8)
+
+    def set_max_concurrency(self, most: int) -> None:
+        """Plan for so many handlers at once."""
+        self._ready_wanted = max(most, _READY_AT_LEAST)
+
+    @property
+    def _step(self) -> int:
+        """After so many starts a fetch brings enough records to be worth it."""
+        return max(1, min(self._max_buffered, self._ready_wanted) // 8)
 
     def saw(self, records: int, size: int, rank: int = 0) -> None:
         """Update the mean size of records after a fetch: so many records with ``size`` bytes were admitted."""
@@ -132,7 +142,12 @@ class Intake:
         takers = [
             s
             for s in assignments
-            if s.opened and not s.stopped and not s.resetting and not s.waits and s.ledger.position < s.target
+            if s.opened
+            and not s.stopped
+            and not s.resetting
+            and not s.waits
+            and not s.paused
+            and s.ledger.position < s.target
         ]
         if not takers:
             return Plan({}, 0, 0, _why_nothing(assignments))
@@ -147,6 +162,9 @@ class Intake:
         elsewhere, elsewhere_bytes = self._elsewhere()
         buffered = sum([assignment.buffered for assignment in assignments]) + elsewhere
         size = sum([assignment.buffered_bytes for assignment in assignments]) + elsewhere_bytes
+        if paused := [assignment for assignment in assignments if assignment.paused]:
+            buffered -= sum([assignment.buffered for assignment in paused]) // 2
+            size -= sum([assignment.buffered_bytes for assignment in paused]) // 2
         by_count = self.max_buffered - buffered
         last = max(1, min(self.max_buffered // _LAST_PART, _LAST_AT_MOST))
         last_bytes = self.max_buffered_bytes // _LAST_PART
@@ -207,7 +225,7 @@ class Intake:
                     wishes.below.append((assignment.partition, missing))
                 else:
                     wishes.without.append(assignment)
-            elif ready < few and self._lanes_may_grow and not assignment.held:
+            elif ready < few and self._lanes_may_grow and not assignment.is_held_back:
                 wishes.borrowers.append(assignment)
             else:
                 wishes.without.append(assignment)
@@ -237,4 +255,6 @@ def _why_nothing(assignments: Sequence[Assignment]) -> str:
         return "opening"
     if any(assignment.waits for assignment in assignments):
         return "held"
+    if any(assignment.paused and assignment.ledger.position < assignment.target for assignment in assignments):
+        return "paused"
     return "at the end" if AssignmentState.OPEN in states else "nothing assigned"

@@ -24,6 +24,9 @@ class Planner(Protocol):
     def plan(self, assignments: Sequence[Assignment]) -> Plan:
         """Plan the next fetch, which follows at once."""
 
+    def set_max_concurrency(self, most: int) -> None:
+        """Plan for so many handlers at once."""
+
     def saw(self, records: int, size: int, rank: int) -> None:
         """Note that so many records of this rank were admitted, with ``size`` bytes."""
 

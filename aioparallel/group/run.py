@@ -93,6 +93,7 @@ class GroupRun:
         )
         self._admission: Admission = extensions.only("admission", self._processor) or AtOnce(self._processor)
         scheduler = self._processor.scheduler
+        scheduler.pauses_of = state.pauses.of
         group = GroupContext(
             client,
             group_id,
@@ -121,9 +122,9 @@ class GroupRun:
         self._ends = Ends(client, assigned, self._changed)
         timed = extensions.arrival_topics
         self._arrivals = ArrivalWatch(client, timed, self._rebalancer.assignments.values) if timed else None
-        planner = priorities.planner(options, scheduler, self._admission.waiting)
+        self._planner = priorities.planner(options, scheduler, self._admission.waiting)
         self._fetcher = Fetcher(
-            client, self._rebalancer, self._processor, self._admission, planner, self._check_end, self._arrivals
+            client, self._rebalancer, self._processor, self._admission, self._planner, self._check_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
         self._join_log = JoinLog(group_id)
@@ -135,6 +136,7 @@ class GroupRun:
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
         self._failed_late = False
+        self._pauses_followed = state.pauses.version
         self._failed_at_end: BaseException | None = None
         self._owing: Mapping[TopicPartition, str] = {}  # partitions not committed when the run settled, and why
         self._trouble: Sequence[str] = ()
@@ -181,6 +183,14 @@ class GroupRun:
     def follow(self) -> None:
         """Start records, or start no more, after the state has changed."""
         scheduler = self._processor.scheduler
+        if self._pauses_followed != self._state.pauses.version:
+            self._pauses_followed = self._state.pauses.version
+            # A queue's records are in sources of their own.
+            for source in (*self._rebalancer.assignments.values(), *scheduler.sources):
+                scheduler.follow_pauses(source)
+        if scheduler.slots != self._state.max_concurrency:
+            self._processor.set_max_concurrency(self._state.max_concurrency)
+            self._planner.set_max_concurrency(self._state.max_concurrency)
         if self._state.may_start:
             scheduler.resume()
             self._changed()
@@ -318,7 +328,9 @@ class GroupRun:
         """Return a snapshot. It walks all lanes, so it is not for each record. ``outputs``: of the producer."""
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
-        found = stats_of(self._client, self._processor, self._rebalancer, self._committer, intake, tuple(outputs))
+        found = stats_of(
+            self._client, self._processor, self._rebalancer, self._committer, self._state, intake, tuple(outputs)
+        )
         return self._extensions.through("stats", found)
 
     @property

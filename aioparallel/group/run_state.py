@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import enum
+from dataclasses import replace
 
+from aioparallel.group.pauses import Pauses
+from aioparallel.observe.stats import Paused
 from aioparallel.records.errors import ConsumerStateError
 
 __all__ = ["Phase", "RunState"]
@@ -37,9 +40,14 @@ class Phase(enum.Enum):
 class RunState:
     """The consumer writes what its user wants. The run writes what has happened."""
 
-    def __init__(self) -> None:
+    def __init__(self, max_concurrency: int, pauses: Pauses | None = None) -> None:
         self.phase = Phase.NEW
         self.is_paused = False
+        """Whether everything is paused."""
+        self.pauses = pauses or Pauses()
+        """What is paused beside that."""
+        self.max_concurrency = max_concurrency
+        """How many handlers may run at once."""
         self.failure: BaseException | None = None
         """The first error, if it ended the run."""
         self.ending = asyncio.Event()
@@ -80,6 +88,11 @@ class RunState:
     def resume(self) -> None:
         """Start records again."""
         self.is_paused = False
+
+    @property
+    def paused(self) -> Paused:
+        """All that is paused."""
+        return replace(self.pauses.paused, everything=self.is_paused)
 
     def stop(self, drain: bool) -> None:
         """Request a stop. If any request is without ``drain``, there is no drain."""

@@ -16,6 +16,7 @@ from aioparallel.group.client import Client, CommitFault
 from aioparallel.group.committing import PositionCommitter
 from aioparallel.group.offset_commits import MetadataLimit
 from aioparallel.group.rebalancer import Rebalancer
+from aioparallel.group.run_state import RunState
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.stats import (
     BrokerOutputs,
@@ -44,6 +45,7 @@ def stats_of(
     processor: Processor,
     assignment: Rebalancer,
     committer: PositionCommitter,
+    state: RunState,
     intake: str,
     outputs: tuple[BrokerOutputs, ...],
 ) -> Stats:
@@ -53,7 +55,7 @@ def stats_of(
     first, now = _first_incompletes(heads), time.time()
     held = _sources_by_name(scheduler.sources)
     partitions = tuple(
-        _partition_stats(client, assignment, held.get(name, ()), first.get(name), now)
+        _partition_stats(client, assignment, state, held.get(name, ()), first.get(name), now)
         for name, assignment in sorted(assignment.assignments.items())
     )
     lags = [partition.lag for partition in partitions]
@@ -98,10 +100,12 @@ def stats_of(
         map_seconds=committer.maps.seconds,
         blockages=processor.pool.loop_watch.blockages,
         blocked_seconds=processor.pool.loop_watch.blocked_seconds,
+        paused=state.paused,
+        max_concurrency=state.max_concurrency,
     )
 
 
-def stats_before(contact: Contact, intake: str) -> Stats:
+def stats_before(contact: Contact, intake: str, state: RunState) -> Stats:
     """Return the snapshot of a run that has not begun."""
     return Stats(
         admitted=0,
@@ -129,11 +133,18 @@ def stats_before(contact: Contact, intake: str) -> Stats:
         metadata_limit=MetadataLimit.DEFAULT,
         partitions=(),
         contact=contact,
+        paused=state.paused,
+        max_concurrency=state.max_concurrency,
     )
 
 
 def _partition_stats(
-    client: Client, assignment: Assignment, held: Sequence[Source], first: Record[Any, Any] | None, now: float
+    client: Client,
+    assignment: Assignment,
+    state: RunState,
+    held: Sequence[Source],
+    first: Record[Any, Any] | None,
+    now: float,
 ) -> PartitionStats:
     """``held``: the sources with records of this partition: the assignment, or others to which its records were
     given."""
@@ -160,6 +171,7 @@ def _partition_stats(
         lag_age=None if end is None else client.since_end_seen(assignment.partition),
         in_flight=sum([len(source.in_flight) for source in held]),
         producing=sum([len(source.producing) for source in held]),
+        paused=assignment.paused or state.is_paused,
         map_characters=len(assignment.acknowledged.metadata) if assignment.acknowledged else 0,
     )
 
@@ -214,13 +226,16 @@ def _oldest_in_flight(processor: Processor) -> InFlight | None:
     return InFlight(record.topic_partition, record.offset, seconds, record.attempt)
 
 
-def _longest_retrying(sources: Iterable[Source], now: float) -> Retrying | None:
-    """Return the parked record whose first failure is the oldest; None if there is none. ``now``: the loop's time."""
+def _longest_retrying(sources: Iterable[Source], now: float, *, paused: bool = True) -> Retrying | None:
+    """Return the parked record whose first failure is the oldest; None if there is none. ``now``: the loop's time.
+    ``paused``: whether paused records count."""
     longest, since = None, float("inf")
     for source in sources:
         for record in source.parked:
             history = record._history
             if history is not None and history.trying_since is not None and history.trying_since < since:
+                if not paused and source.is_paused(record):
+                    continue
                 longest, since = record, history.trying_since
     if longest is None:
         return None
@@ -249,7 +264,7 @@ def _held_up(processor: Processor, stuck_after: float) -> Iterator[Problem]:
             ProblemKind.LONG_HANDLER,
             f"{running.partition} offset {running.offset}: its handler has been running for {running.seconds:.0f} s",
         )
-    failing = _longest_retrying(processor.scheduler.sources, processor.time())
+    failing = _longest_retrying(processor.scheduler.sources, processor.time(), paused=False)
     if failing is not None and (failing.failures >= _OFTEN or failing.seconds >= stuck_after):
         yield Problem(
             ProblemKind.RETRYING,
@@ -344,7 +359,7 @@ def problems_of(
     yield from _first(ProblemKind.DEAD_LETTER_FAILED, letters, "records that cannot be dead-lettered")
     at_gates = "".join(f"; {one.records:,} of all wait for {one.place}" for one in processor.retries.at_gates[:2])
     for source in processor.scheduler.sources:
-        if source.full:
+        if source.full and not source.paused:
             yield Problem(
                 ProblemKind.MAX_PARKED,
                 f"{source.name}: starts retries only, {len(source.parked)} records wait for a retry{at_gates}",

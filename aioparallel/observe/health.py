@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
+
+from aioparallel.observe.stats import Paused
 
 __all__ = ["Health", "Problem", "ProblemKind"]
 
@@ -199,6 +201,8 @@ class Health:
     problems: tuple[Problem, ...]
     joined: bool = False
     """Whether the group has assigned partitions to this member, perhaps none, and these are open."""
+    paused: Paused = field(default_factory=Paused)
+    """What the user has paused. A pause is no problem: neither readiness nor :attr:`healthy` depends on it."""
 
     @property
     def live(self) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Hashable
+from dataclasses import dataclass, field
 
 from aioparallel.records.record import TopicPartition
 
@@ -14,6 +15,7 @@ __all__ = [
     "LongestLane",
     "PartitionCounts",
     "PartitionStats",
+    "Paused",
     "Retrying",
     "StateStats",
     "Stats",
@@ -62,6 +64,8 @@ class PartitionStats:
     """Their handler runs."""
     producing: int = 0
     """Their handler has ended; its outputs or the dead letter are not acknowledged yet."""
+    paused: bool = False
+    """It is paused, itself or with its topic or the whole consumer. Paused keys do not count."""
     map_characters: int = 0
     """Characters of the offset map in the last acknowledged commit; 0 without a map. ``Stats.metadata_limit`` is the
     most."""
@@ -257,6 +261,29 @@ class StateStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """What the user has paused. It is false if nothing is."""
+
+    everything: bool = False
+    """Whether :meth:`ParallelConsumer.pause` was called without arguments."""
+    topics: tuple[str, ...] = ()
+    """Paused topics."""
+    partitions: tuple[TopicPartition, ...] = ()
+    """Partitions that are paused one by one, whether or not this process has them."""
+    keys: dict[str, tuple[Hashable, ...]] = field(default_factory=dict)
+    """Paused keys by topic."""
+
+    def __bool__(self) -> bool:
+        return self.everything or bool(self.topics or self.partitions or self.keys)
+
+    def __str__(self) -> str:
+        """What is paused, in words. Of keys only the number."""
+        keys = [f"{len(keys)} key{'s' if len(keys) > 1 else ''} of {topic}" for topic, keys in self.keys.items()]
+        found = [*(["everything"] if self.everything else []), *self.topics, *map(str, self.partitions), *keys]
+        return ", ".join(found) or "nothing"
+
+
+@dataclass(frozen=True, slots=True)
 class Stats:
     """A snapshot; counts are records since the start of the run.
 
@@ -293,8 +320,9 @@ class Stats:
     """Sum over partitions; None while one is unknown or nothing is assigned."""
     intake: str
     """What the fetcher does: "fetching", "enough ready", "full: max_buffered reached", "full: max_buffered_bytes
-    reached", "at the end" (all records for ``until="end"`` were read), "paused", "stopped", "opening", "held" (nothing
-    can be read) or "nothing assigned". If it is full while few lanes are ready, ``longest_lane`` limits the rate."""
+    reached", "at the end" (all records for ``until="end"`` were read), "paused" (all that could be read is paused),
+    "stopped", "opening", "held" (nothing can be read) or "nothing assigned". If it is full while few lanes are ready,
+    ``longest_lane`` limits the rate."""
     longest_lane: LongestLane | None
     """None while no lane has more than one record."""
     commits: int
@@ -349,6 +377,10 @@ class Stats:
     this loop."""
     blocked_seconds: float = 0.0
     """Seconds that this took."""
+    paused: Paused = field(default_factory=Paused)
+    """What is paused. Its records that were read are counted in ``buffered`` and ``parked``."""
+    max_concurrency: int = 0
+    """How many handlers may run at once now."""
     positions_in: str = "the group"
     """Where positions are read from: the group's committed offsets, or the table of a store. Then the group's offsets
     only serve tools that show lag."""

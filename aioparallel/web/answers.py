@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aioparallel.observe.stats import LongestLane
+from aioparallel.observe.stats import LongestLane, Paused
 from aioparallel.records.errors import ConsumerStateError
 from aioparallel.records.record import TopicPartition
 from aioparallel.records.user_errors import repr_of
@@ -100,8 +100,8 @@ def _plain(value: Any) -> object:
         return value
     if isinstance(value, TopicPartition):
         return {"topic": value.topic, "partition": value.partition}
-    if isinstance(value, LongestLane):
-        return _fields(dataclasses.replace(value, key=_hashed(value.key)))
+    if isinstance(value, LongestLane | Paused):
+        return _fields(_without_keys(value))
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     if isinstance(value, dict):
@@ -111,6 +111,12 @@ def _plain(value: Any) -> object:
 
 def _fields(value: Any) -> dict[str, object]:
     return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+
+
+def _without_keys(value: LongestLane | Paused) -> LongestLane | Paused:
+    if isinstance(value, LongestLane):
+        return dataclasses.replace(value, key=_hashed(value.key))
+    return dataclasses.replace(value, keys={topic: tuple(map(_hashed, keys)) for topic, keys in value.keys.items()})
 
 
 def _hashed(key: object) -> object:

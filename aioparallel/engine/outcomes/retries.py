@@ -119,23 +119,25 @@ class Retries:
         return math.inf if (when := self._queue.next_time) is None else when
 
     def wake(self, record: AnyRecord, seconds: float) -> bool:
-        """Make a record ready that a gate has let through. False: it is not parked any more."""
+        """Make a record ready that a gate has let through. False: it is not parked any more, or paused, so it needs no
+        place now."""
         if self._closed or not self.is_waiting(record):
             return False
         history_of(record).waited_at_gate(seconds)
         self._scheduler.unpark(record)
         self._on_ready()
-        return True
+        return not record._source.is_paused(record)
 
     def is_waiting(self, record: AnyRecord) -> bool:
         """Whether the record is still parked, or ready and not started."""
         return not record._source.stopped and record in record._source.parked
 
     def is_coming(self, record: AnyRecord) -> bool:
-        """Whether a woken record runs or may be started. A record above the ceiling of its offset map does not come. It
-        must hold no place, because the ceiling may wait for a record in line at the same gate."""
+        """Whether a woken record runs or may be started. A record above the ceiling of its offset map does not come,
+        nor does a paused one. It must hold no place, because the ceiling may wait for a record in line at the same
+        gate."""
         source = record._source
-        return record in source.in_flight or (self.is_waiting(record) and record.offset <= source.map_ceiling)
+        return record in source.in_flight or (self.is_waiting(record) and source.may_start(record))
 
     def close(self) -> None:
         """Make nothing ready any more."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import math
 import time
@@ -78,6 +79,7 @@ class Processor:
             batchings=stack.batchings,
             turns=turns,
         )
+        self._handling = handling
         self._full_logged: dict[Hashable, float] = {}
         self.left_behind: Sequence[LeftBehind] = ()
         """After :meth:`close`: handlers that still run."""
@@ -113,6 +115,15 @@ class Processor:
             task_per_record=handling.isolation == "task",
         )
 
+    def set_max_concurrency(self, most: int) -> None:
+        """Run at most so many handlers at once from now on. Those that run go on. The bound of parked records follows,
+        if ``max_parked`` is not set."""
+        if most == self.scheduler.slots:
+            return
+        handling = dataclasses.replace(self._handling, max_concurrency=most)
+        self.scheduler.set_bounds(most, handling.parked_bound - most)
+        self.pool.set_size(most)
+
     def admit(self, source: Source, records: Sequence[AnyRecord]) -> None:
         """Run these records. Offsets ascend within a source."""
         if records:
@@ -141,11 +152,12 @@ class Processor:
         return self._loop.time()
 
     def only_waits(self, until: float) -> bool:
-        """Whether all unfinished records are parked, and none becomes due before ``until``, on the loop's clock."""
+        """Whether all unfinished records are paused, or parked and not due before ``until``, on the loop's clock."""
         scheduler = self.scheduler
         if scheduler.ready:  # due records count as parked until a worker takes them
             return False
-        return scheduler.unfinished == scheduler.parked and self.retries.next_time >= until
+        paused = sum([source.buffered for source in scheduler.sources if source.paused])
+        return scheduler.unfinished == scheduler.parked + paused and self.retries.next_time >= until
 
     async def drain(
         self,

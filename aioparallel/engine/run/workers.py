@@ -109,6 +109,8 @@ class WorkerPool:
         self._context.run(CLOCK.set, _PoolClock(self, watch))
         self._workers: dict[asyncio.Task[None], Worker] = {}
         self._idle: list[asyncio.Future[None]] = []
+        self._is_over_size = False
+        """Whether there are more workers than ``size``, because it was lowered."""
         self._slice, self._slice_over = _SLICE, False
         self._revival: asyncio.TimerHandle | None = None  # replaces workers that have ended
         self._closing = False
@@ -131,6 +133,29 @@ class WorkerPool:
             worker.task = asyncio.Task(self._work(worker), loop=self._loop, name="aioparallel-worker")
             self._workers[worker.task] = worker
             worker.task.add_done_callback(partial(self._ended, worker))
+
+    def set_size(self, size: int) -> None:
+        """Change the number of workers. If there are more, those without a record end now, the others after their
+        record. Raising it starts ready records at once."""
+        self._size = size
+        surplus = len(self._workers) - size
+        self._is_over_size = surplus > 0
+        while surplus > 0 and self._idle:
+            waiter = self._idle.pop()
+            if not waiter.done():
+                waiter.set_result(None)
+                surplus -= 1
+        self._let_others()
+
+    def _may_leave(self, worker: Worker) -> bool:
+        """Whether this worker, which has no record, ends because there are too many. Then it counts no more."""
+        if len(self._workers) > self._size:
+            del self._workers[worker.task]
+        self._is_over_size = len(self._workers) > self._size
+        if worker.task in self._workers:
+            return False
+        self._let_others()  # the one that was woken for a ready record may be this one
+        return True
 
     def worker_of(self, task: asyncio.Task[Any] | None) -> Worker | None:
         """Return the worker that has this task."""
@@ -230,7 +255,8 @@ class WorkerPool:
 
     def _ended(self, worker: Worker, task: asyncio.Task[None]) -> None:
         worker.end()
-        del self._workers[task]
+        self._workers.pop(task, None)
+        self._is_over_size = len(self._workers) > self._size
         if not self._closing and self._revival is None:
             # Not at once: no new task should start while asyncio.run() cancels all tasks.
             self._revival = self._loop.call_later(_REVIVE_DELAY, self._revive)
@@ -261,12 +287,14 @@ class WorkerPool:
             context = new_context()
             return context.run(send, record)
 
-        run_ready, idle, workers, size = scheduler.run_ready, self._idle, self._workers, self._size
+        run_ready, idle, workers = scheduler.run_ready, self._idle, self._workers
         while True:
             if self._slice <= 0 or loop_watch.overdue:
                 yield from self._end_slice().__await__()
             if self._closing:
                 return  # closed while the loop turned: nothing would cancel a handler that starts now
+            if self._is_over_size and self._may_leave(worker):
+                return
             began = perf_counter()
             taken = run_ready(step, hand_over, loop_watch.quota)
             if taken is None:
@@ -289,7 +317,7 @@ class WorkerPool:
             if type(outcome) is Ended:
                 self._slice -= perf_counter() - began
             else:
-                if idle or len(workers) < size:
+                if idle or len(workers) < self._size:
                     self._let_others()
                 if watch is not None:
                     watch.enter(worker)

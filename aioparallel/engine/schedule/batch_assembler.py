@@ -208,7 +208,7 @@ class BatchAssembler:
         while ready and count < size:
             record = ready.popleft()
             if record._parks or record.offset > ceiling:
-                if not _may_start(record, source):
+                if not source.may_start(record):
                     source.held.append(record)
                     continue
                 if _is_alone(record):
@@ -249,7 +249,7 @@ class BatchAssembler:
             if not source.ready:
                 break
             record = source.ready.popleft()
-            if not _may_start(record, source):
+            if not source.may_start(record):
                 source.held.append(record)
                 continue
             batching = source.batching if isinstance(source.batching, Batching) else self._batchings.of(record)
@@ -287,7 +287,7 @@ class BatchAssembler:
         following = record._next
         while following is not None and found < capacity:
             slowly = following._parks or following.offset > source.ceiling
-            if slowly and (not _may_start(following, source) or _is_alone(following)):
+            if slowly and (not source.may_start(following) or _is_alone(following)):
                 break
             if most is not None and pending.bytes + following._size > most:
                 break
@@ -378,18 +378,17 @@ class BatchAssembler:
         line.ready.append(pending)
         self._turns.join(line)
 
-    # -- ceilings ---------------------------------------------------------------------------------------
+    # -- ceilings and pauses ----------------------------------------------------------------------------
 
     def hold(self, source: Source) -> None:
-        """Take out of the batches the records that may no longer start. Called when a ceiling of the source changes."""
+        """Take out of the batches the records that may no longer start, and those behind them in their lanes. Called
+        when a ceiling or a pause of the source changes."""
         for pending in list(self._of(source)):
-            part = pending.parts[source]
-            out = [record for record in part if not _may_start(record, source)]
+            out, left = _parted(source, pending.parts[source])
             if not out:
                 continue
-            # The records behind one of them in its lane are taken out as well.
             source.held += [record for record in out if record not in pending.mates]
-            pending.parts[source] = [record for record in part if _may_start(record, source)]
+            pending.parts[source] = left
             self._took_out(pending, out)
             if not pending.parts[source]:
                 del pending.parts[source]  # a mixed source must not count among those that may bring more
@@ -452,8 +451,17 @@ class BatchAssembler:
         return bool(self._kinds[pending.batching].growing) or any(not one.no_more_input for one in pending.parts)
 
 
-def _may_start(record: AnyRecord, source: Source) -> bool:
-    return record.offset <= (source.map_ceiling if record._parks else source.ceiling)
+def _parted(source: Source, part: Iterable[AnyRecord]) -> tuple[list[AnyRecord], list[AnyRecord]]:
+    """Return the records that may not start now, and the others. Of each lane the records are in order."""
+    out, left, closed = list[AnyRecord](), list[AnyRecord](), set[Hashable]()
+    for record in part:
+        lane = record._lane
+        if source.may_start(record) and (lane is None or lane not in closed):
+            left.append(record)
+            continue
+        out.append(record)
+        closed.add(lane)
+    return out, left
 
 
 def _is_alone(record: AnyRecord) -> bool:

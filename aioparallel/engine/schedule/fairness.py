@@ -51,6 +51,9 @@ class TurnQueue(Protocol):
     def peers(self, source: Any) -> int:
         """How many sources have something ready that could share a batch with it, itself included."""
 
+    def set_slots(self, slots: int) -> None:
+        """Change the number of slots."""
+
 
 MakeTurnQueue = Callable[[int, "Counters"], TurnQueue]
 """Makes a queue, given the number of slots and the counters of started records."""
@@ -103,6 +106,10 @@ class RoundRobin:
         """Return the length of the line."""
         return len(self.line)
 
+    def set_slots(self, slots: int) -> None:
+        """Change the number of slots, and so the share of each source."""
+        self._slots = slots
+
 
 def round_robin(slots: int, counters: Counters) -> TurnQueue:
     """Make a queue in which all sources have the same priority."""
@@ -150,14 +157,13 @@ class WeightedFairQueue:
     def __init__(
         self, slots: int, counters: Counters, weights: Sequence[float], ageing: float, clock: Callable[[], float]
     ) -> None:
-        self._slots = slots
-        self._slack = max(1, slots // _SLACK_PART)
         self._counters = counters
         self._ageing = ageing
         self._clock = clock
         self._ranks = [_Rank(weight, slots) for weight in weights]
         self._by_weight = sorted(self._ranks, key=attrgetter("weight"), reverse=True)
         self.line: list[_Rank] = []
+        self.set_slots(slots)
         self._spent = 0.0  # what the rank of the last turn had spent before it
         self._before = 0  # taken_left of the counters when the turn began
         self._count_in = 0  # starts until slots are counted again
@@ -207,6 +213,14 @@ class WeightedFairQueue:
     def peers(self, source: TurnTaker) -> int:
         """Return how many sources of the same rank have something ready."""
         return self._ranks[source.rank].turns.peers(source)
+
+    def set_slots(self, slots: int) -> None:
+        """Change the number of slots, and so the part of each rank."""
+        self._slots = slots
+        self._slack = max(1, slots // _SLACK_PART)
+        for rank in self._ranks:
+            rank.turns.set_slots(slots)
+        self._line_up(list(self.line))
 
     def _leave_line(self, rank: _Rank) -> None:
         if rank in self.line:

@@ -34,6 +34,12 @@ class Parking:
         self._stale = True  # sources were added or removed; recomputed only when needed, because it walks all of them
         self.count = 0
 
+    def set_bound(self, bound: int) -> None:
+        """Change the bound. If more are parked, sources are full until fewer are."""
+        self._bound = bound
+        self._share_out()
+        self._look(tuple(self._sources))
+
     def join(self, source: Source) -> None:
         """Handle a new source, which is in ``sources`` already."""
         self._stale = True

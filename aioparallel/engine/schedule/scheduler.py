@@ -26,13 +26,21 @@ from aioparallel.handlers.stack import Batchings
 from aioparallel.records.history import history_of
 from aioparallel.records.record import Record
 
-__all__ = ["AnyRecord", "Scheduler"]
+__all__ = ["AnyRecord", "PausesOf", "Scheduler"]
 
 AnyRecord = Record[Any, Any]
 
 
+PausesOf = Callable[[Hashable], tuple[bool, Callable[[AnyRecord], bool] | None]]
+"""Returns :attr:`Source.paused` and :attr:`Source.pauses` for the name of a source."""
+
+
 def _ignore(source: Source) -> None:
     pass
+
+
+def _no_pauses(name: Hashable) -> tuple[bool, None]:
+    return False, None
 
 
 class Scheduler:
@@ -67,6 +75,7 @@ class Scheduler:
         # A dict, not a set: a simulation must take the same turns each time, so the order must not depend on addresses.
         self.sources: dict[Source, None] = {}
         self._parking = Parking(max_parked, self.sources, self._fullness_changed)
+        self.slots = slots
         self._signals = signals or Signals()
         self.counters = Counters(self._parking, self._signals)
         self.end_counts: dict[Hashable, EndCounts] = {}
@@ -77,6 +86,8 @@ class Scheduler:
         self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
         """None: there are no batch handlers, so each record has its own call."""
         self.paused = False
+        self.pauses_of: PausesOf = _no_pauses
+        """After a change of what it returns, call :meth:`follow_pauses` for each source."""
 
     @property
     def ready(self) -> int:
@@ -142,6 +153,7 @@ class Scheduler:
             self._parking.join(source)
             if self.assembler is not None:
                 self.assembler.join(source, records[0])
+            self.follow_pauses(source)
         self.counters.admitted += len(records)
         source.counts.admitted += len(records)
         source.buffered += len(records)
@@ -491,6 +503,19 @@ class Scheduler:
         """Start again."""
         self.paused = False
 
+    def set_bounds(self, slots: int, max_parked: int) -> None:
+        """Change how many handlers may run at once, and the bound of parked records."""
+        self.slots = slots
+        self._turns.set_slots(slots)
+        self._parking.set_bound(max_parked)
+
+    def follow_pauses(self, source: Source) -> None:
+        """Start nothing of this source that is paused. Its records that are not paused any more become ready again."""
+        paused, pauses = self.pauses_of(source.name)
+        if paused is not source.paused or pauses is not source.pauses:
+            source.paused, source.pauses = paused, pauses
+            self._reconsider(source)
+
     def set_ceiling(self, source: Source, ceiling: int) -> None:
         """Start no record above this offset. Records below it that were held back become ready again."""
         source.map_ceiling = ceiling
@@ -501,7 +526,8 @@ class Scheduler:
         self._on_full(source)
 
     def _reconsider(self, source: Source) -> None:
-        source.ceiling = -1 if source.full else source.map_ceiling
+        checks = source.full or source.paused or source.pauses is not None
+        source.ceiling = -1 if checks else source.map_ceiling
         if source.held and not source.stopped:
             source.ready.extend(source.held)
             source.held.clear()

@@ -153,7 +153,7 @@ class Turn:
         ready = source.ready
         while True:
             self._current = None
-            if record.offset > (source.map_ceiling if record._parks else source.ceiling):
+            if not source.may_start(record):
                 source.held.append(record)
                 if not ready:
                     return None

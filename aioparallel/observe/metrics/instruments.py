@@ -220,7 +220,7 @@ INSTRUMENTS: Final = (
     ),
     Instrument(
         "handlers.limit", _GAUGE, "{record}", "The most that may run at once: max_concurrency.",
-        "Options.max_concurrency", (), lambda figures: (((), figures.max_concurrency),),
+        "Stats.max_concurrency", (), lambda figures: (((), figures.max_concurrency),),
     ),
     Instrument(
         "handlers.oldest", _GAUGE, "s", "Time of the handler that has run longest; 0 while none runs.",
@@ -314,6 +314,10 @@ INSTRUMENTS: Final = (
         "partition.retries_only", _GAUGE, "1", "1 if too many records are parked, so that no new ones start.",
         "PartitionStats.retries_only", _PARTITION, _partitions(lambda one: one.retries_only),
         java="partitions.paused",
+    ),
+    Instrument(
+        "partition.paused", _GAUGE, "1", "1 if the partition is paused: by itself, its topic or the whole consumer.",
+        "PartitionStats.paused", _PARTITION, _partitions(lambda one: one.paused),
     ),
     Instrument(
         "partition.committed", _GAUGE, "{offset}", "The last acknowledged offset.",

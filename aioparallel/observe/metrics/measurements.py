@@ -161,7 +161,7 @@ class Measurements(Extension, Generic[C]):
         except TimeoutError:  # health() would wait as long for the same answer
             problem = Problem(ProblemKind.LOOP_HELD, "the event loop does not answer: something blocks it")
             return Figures(None, Health(running=context.is_running(), problems=(problem,)), most)
-        return Figures(stats, context.health(), most)
+        return Figures(stats, context.health(), stats.max_concurrency)
 
     def never_lower(self, name: str, labels: tuple[str, ...], value: float) -> float:
         """The value of a counter, or the highest so far: a refused output turns a success into a dead letter, but

@@ -112,15 +112,18 @@ class SqlStore(Extension):
 
     def attach(self, consumer: ConsumerContext) -> None:
         """Check that the pool has a connection for each handler."""
-        self._producer, options = consumer.producer, consumer.options
-        most = self._most_connections()
-        needed = options.max_concurrency + 1
-        if self._statements.is_postgresql and most is not None and most < needed:
+        self._producer = consumer.producer
+        self.check_max_concurrency(consumer.options.max_concurrency)
+
+    def check_max_concurrency(self, most: int) -> None:
+        """Check that the pool has a connection for each handler."""
+        connections, needed = self._most_connections(), most + 1
+        if self._statements.is_postgresql and connections is not None and connections < needed:
             raise ConfigurationError(
                 "max_concurrency",
-                options.max_concurrency,
-                f"needs {needed} connections, and the engine's pool has at most {most}: lower it to {most - 1}, or "
-                f"create the engine with pool_size={needed}",
+                most,
+                f"needs {needed} connections, and the engine's pool has at most {connections}: lower it to "
+                f"{connections - 1}, or create the engine with pool_size={needed}",
             )
 
     def _most_connections(self) -> int | None:

@@ -231,7 +231,7 @@ class Leases:
                 if lease.is_waiting:
                     if self._is_closed or now >= lease.renewed_until:
                         continue
-                    seconds, may_renew = lease.seconds, may_start
+                    seconds, may_renew = lease.seconds, may_start and not source.paused
                 elif lease.ends < lease.renewed_until:
                     seconds, may_renew = lease.renewed_until - now, True
                 else:

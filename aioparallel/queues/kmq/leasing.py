@@ -60,7 +60,6 @@ class Leasing(Extension):
     _producer: Producer
     _processor: Processor
     _prepare: Callable[[Record[Any, Any]], None]
-    _max_leases: int
 
     def __init__(
         self,
@@ -140,8 +139,6 @@ class Leasing(Extension):
         options, scheduler = self._consumer.options, processor.scheduler
         self._processor = processor
         self._prepare = partial(deserialise, options.key_deserializer, options.value_deserializer)
-        # After so many leases, every record that was read before this one has had a handler for one lease.
-        self._max_leases = 1 + ceil(options.max_buffered / options.max_concurrency)
         self._leases = Leases(self._producer, self._topics.markers, lambda: not scheduler.paused)
         return self
 
@@ -215,7 +212,9 @@ class Leasing(Extension):
         assert self._leases is not None
         self._end(portion)
         offsets = [record.offset for record in portion.records]
-        now, max_leases = asyncio.get_running_loop().time(), self._max_leases
+        # After so many leases, every record that was read before this one has had a handler for one lease.
+        max_leases = 1 + ceil(self._consumer.options.max_buffered / self._processor.scheduler.slots)
+        now = asyncio.get_running_loop().time()
         for lease in leases:
             lease.renewed_until = now + max_leases * lease.seconds
         source = self._leases.source_of(assignment.partition)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Unpack
 
 from aioparallel.config.callables import check_interface
@@ -99,6 +99,7 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
         priority_topics = PriorityTopics(names, priorities)
         sharing = Sharing(priority_topics, budget, shares, ageing, max_poll_records)
         options["extensions"] = (sharing, *checked_extensions(options.get("extensions", ())))
+        self._priority_topics = priority_topics
         super().__init__(
             priority_topics.names,
             bootstrap_servers=bootstrap_servers,
@@ -109,6 +110,10 @@ class PriorityConsumer(ParallelConsumer[K_co, V_co]):
             value_deserializer=value_deserializer,
             **options,
         )
+
+    @property
+    def _logical_topics(self) -> Mapping[str, Sequence[str]]:
+        return dict(zip(self._priority_topics.logical, zip(*self._priority_topics.of, strict=True), strict=True))
 
 
 def _check_clients(clients: object, priorities: int) -> None:

@@ -45,6 +45,11 @@ class PollPlanner:
         """Note that so many records of a priority were admitted, with ``size`` bytes."""
         self._intakes[rank].saw(records, size)
 
+    def set_max_concurrency(self, most: int) -> None:
+        """Plan for so many handlers at once."""
+        for intake in self._intakes:
+            intake.set_max_concurrency(most)
+
     def plan(self, assignments: Sequence[Assignment]) -> Plan:
         """Plan the next poll."""
         of: list[list[Assignment]] = [[] for _ in self._intakes]
@@ -86,5 +91,5 @@ def _state_of(plans: Sequence[Plan]) -> str:
     states = [plan.state for plan in reversed(plans)]
     if "fetching" in states:
         return "fetching"
-    busy = [state for state in states if state not in ("at the end", "nothing assigned")]
+    busy = [state for state in states if state not in ("at the end", "nothing assigned", "paused")]
     return busy[0] if busy else states[0]

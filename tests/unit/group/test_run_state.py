@@ -48,7 +48,7 @@ WAY: dict[Phase, list[str]] = {
 
 
 def after(*steps: str) -> RunState:
-    state = RunState()
+    state = RunState(1)
     for step in steps:
         STEPS[step](state)
     return state
@@ -82,7 +82,7 @@ def test_what_is_refused_says_what_to_do() -> None:
 def test_whatever_comes_in_whatever_order(steps: list[str]) -> None:
     """Phases go one way; what is ending stays so, what is hurried stays so; what may start is running and not paused;
     the first reason to end is kept; a stop is no failure."""
-    state, phases = RunState(), list(Phase)
+    state, phases = RunState(1), list(Phase)
     ended_by: object = None
     for step in steps:
         before, was_ending, was_hurried = state.phase, state.ending.is_set(), state.hurried.is_set()

@@ -193,7 +193,7 @@ def test_ceiling_holds_back_higher_offsets() -> None:
     """Nothing above the ceiling starts; when it rises, what was held back does."""
     scheduler, assignment = Scheduler(), make_assignment()
     low, high = feed(scheduler, assignment, b"a", b"b")
-    assignment.ceiling = 0
+    scheduler.set_ceiling(assignment, 0)
     assert drain_ready(scheduler) == [low]
     scheduler.set_ceiling(assignment, 10)
     assert drain_ready(scheduler) == [high]
