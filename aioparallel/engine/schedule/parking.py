@@ -4,6 +4,9 @@ A service that is down makes every record of some topic fail. Without a bound, m
 one bound for all, topics without failures stop as well. So half of the bound is reserved for the sources in equal
 parts, and any source may use the rest. A single source has the whole bound. One of many has half of the bound and its
 own part. A source that may park no more records is *full* and starts retries only.
+
+Nothing is tried again of a paused source, so its parked records stay. They count half, so at least half of the bound is
+left for the others. However many sources are paused one after the other, at most twice the bound is parked.
 """
 
 from __future__ import annotations
@@ -32,6 +35,8 @@ class Parking:
         self._reserve = 0  # records reserved for each source
         self._unused = 0  # unused parts of all reserves
         self._stale = True  # sources were added or removed; recomputed only when needed, because it walks all of them
+        self._discounts: dict[Source, int] = {}  # records of paused sources that do not count
+        self._discount = 0
         self.count = 0
 
     def set_bound(self, bound: int) -> None:
@@ -40,10 +45,21 @@ class Parking:
         self._share_out()
         self._look(tuple(self._sources))
 
+    def follow_pause(self, source: Source) -> None:
+        """Handle a change of :attr:`Source.paused`."""
+        self._set_discount(source, len(source.parked) // 2 if source.paused else 0)
+        self._share_out()
+        self._look(tuple(self._sources))
+
+    def _set_discount(self, source: Source, discount: int) -> None:
+        self._discount += discount - self._discounts.pop(source, 0)
+        if discount:
+            self._discounts[source] = discount
+
     def join(self, source: Source) -> None:
         """Handle a new source, which is in ``sources`` already."""
         self._stale = True
-        if self.count >= self._bound // 2:  # below this no source can be full
+        if self.count - self._discount >= self._bound // 2:  # below this no source can be full
             self._share_out()
             self._look((source,))
 
@@ -56,7 +72,7 @@ class Parking:
             self._share_out()
         elif len(source.parked) <= self._reserve:
             self._unused -= 1
-        if self.count + self._unused >= self._bound:
+        if self.count - self._discount + self._unused >= self._bound:
             self._look(self._sources)
 
     def leave(self, record: Record[Any, Any]) -> None:
@@ -75,6 +91,7 @@ class Parking:
         """Handle a dropped source and its parked records. It is not in ``sources`` any more."""
         self._full.pop(source, None)
         source.full = False
+        self._set_discount(source, 0)
         self.count -= len(source.parked)
         source.parked = set()
         self._stale = True
@@ -88,12 +105,13 @@ class Parking:
         self._unused = sum(max(0, self._reserve - len(source.parked)) for source in self._sources)
 
     def _look(self, sources: Collection[Source]) -> None:
+        count = self.count - self._discount
         for source in sources:
             # A full source stays full until it falls an eighth below the bound, or it would change with each record.
             eighths = 7 if source.full else 8
             at = self._bound * eighths
-            full = self.count * 8 >= at or (
-                (self.count + self._unused) * 8 >= at and len(source.parked) * 8 >= self._reserve * eighths
+            full = count * 8 >= at or (
+                (count + self._unused) * 8 >= at and len(source.parked) * 8 >= self._reserve * eighths
             )
             if full != source.full:
                 source.full = full

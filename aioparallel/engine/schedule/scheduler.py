@@ -512,9 +512,12 @@ class Scheduler:
     def follow_pauses(self, source: Source) -> None:
         """Start nothing of this source that is paused. Its records that are not paused any more become ready again."""
         paused, pauses = self.pauses_of(source.name)
-        if paused is not source.paused or pauses is not source.pauses:
-            source.paused, source.pauses = paused, pauses
-            self._reconsider(source)
+        if paused is source.paused and pauses is source.pauses:
+            return
+        is_other, source.paused, source.pauses = paused is not source.paused, paused, pauses
+        self._reconsider(source)
+        if is_other and source in self.sources:
+            self._parking.follow_pause(source)
 
     def set_ceiling(self, source: Source, ceiling: int) -> None:
         """Start no record above this offset. Records below it that were held back become ready again."""
