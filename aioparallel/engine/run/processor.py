@@ -120,6 +120,8 @@ class Processor:
         if ``max_parked`` is not set."""
         if most == self.scheduler.slots:
             return
+        # Ends the turn, if a handler sets it: its worker may be one too many.
+        self.scheduler.flush_counters()
         handling = dataclasses.replace(self._handling, max_concurrency=most)
         self.scheduler.set_bounds(most, handling.parked_bound - most)
         self.pool.set_size(most)

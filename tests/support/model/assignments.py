@@ -16,6 +16,7 @@ from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
 from aioparallel.group.assignment import Assignment
 from aioparallel.group.client import Generation
+from aioparallel.group.pauses import Pauses
 from aioparallel.handlers.stack import Batchings
 from aioparallel.offsets import Ledger, OffsetMap, decode_offset_map
 from aioparallel.records.record import Record, TopicPartition
@@ -83,6 +84,9 @@ class Assignments(RuleBasedStateMachine):
             signals=self.signals(),
             batchings=self.batchings(),
         )
+        self.pauses = Pauses()
+        self.scheduler.pauses_of = self.pauses.of
+        self.was_paused = False
         self.group = Group(PARTITIONS, metadata_limit)
         self.block = block
         options = Options(when_map_is_full="block" if block else "continue")
@@ -140,6 +144,7 @@ class Assignments(RuleBasedStateMachine):
             assignment.acknowledged, assignment.acknowledged_version = committed, assignment.ledger.version
             said = known.said()
         assignment.opened = True
+        self.scheduler.follow_pauses(assignment)
         self.model.holdings[partition] = Holding(assignment, partition, known, said, generation.id)
 
     def _rebalance(self) -> Generation:

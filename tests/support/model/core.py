@@ -60,8 +60,9 @@ class SyncCore(Moves):
 
     @invariant()
     def bounds(self) -> None:
-        """I4: all in flight may fail beyond the bound, and all outputs that were on their way."""
+        """I4: all in flight may fail beyond the bound, and all outputs that were on their way. With pauses twice."""
         most = self.max_parked - 1 + self.most_in_flight + self.most_producing
+        most *= 2 if self.was_paused else 1
         assert self.scheduler.parked <= most, "I4: more are parked than the bound allows"
         assert self.scheduler.counters.in_flight <= self.most_in_flight
         for holding in self.model.holdings.values():
@@ -106,6 +107,7 @@ class SyncCore(Moves):
         while self.commits.waiting:
             self.commits.answer()
         self._end_what_begun_and_stopped()
+        self.resume_all()
         for holding in self.model.holdings.values():
             self.scheduler.set_ceiling(holding.assignment, NO_CEILING)
             cells = self.group.logs[holding.partition].cells

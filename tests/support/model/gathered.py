@@ -156,7 +156,7 @@ class Gathered(SyncCore):
             for lane in lanes - {None}:
                 for entry in owner.entries:
                     if entry.lane == lane:
-                        if not _may_start(entry) or entry in self.alone:
+                        if not self.may_start(entry) or entry in self.alone:
                             break
                         count += 1
         return count
@@ -210,6 +210,16 @@ class Gathered(SyncCore):
         unfinished = self.model.entries(*UNFINISHED)
         self.was_held_back.add(unfinished[pick % len(unfinished)].owner.assignment)
         super().set_ceiling(pick, below)
+
+    def _follow_pauses(self) -> None:
+        self.was_held_back.update(holding.assignment for holding in self.model.holdings.values())
+        super()._follow_pauses()
+
+    def may_start(self, entry: Entry) -> bool:
+        """Whether it may, once those before it in its lane start with it."""
+        assignment = entry.owner.assignment
+        allowed = entry.offset <= assignment.map_ceiling and (entry.tried or not assignment.full)
+        return entry.waits and allowed and not entry.owner.stopped and not self.model.is_paused(entry)
 
     @precondition(lambda self: self.model.holdings)
     @rule(partition=PARTITION)
@@ -274,7 +284,7 @@ class Gathered(SyncCore):
 
         def step(record: Record[Any, Any]) -> object:
             could = self._could()
-            entry = self._started(record, could, len(self.model.entries(State.PARKED)))
+            entry = self._started(record, could, self.model.parked_beside_pauses())
             assert self.ways.of(record) is None, "it runs by itself, and belongs into a batch"
             if not started:
                 self._look(could, [entry])
@@ -327,7 +337,7 @@ class Gathered(SyncCore):
         assert terms.max_bytes is None or len(entries) == 1 or size <= terms.max_bytes, "I4"
         assert len({self._scope(batching, entry) for entry in entries}) == 1, "not of one partition, or lane"
         assert len(entries) == 1 or not self.alone.intersection(entries), "it has failed in company"
-        assert len(before.parked) < self.max_parked or all(entry.tried for entry in entries), "I4"
+        assert before.parked < self.max_parked or all(entry.tried for entry in entries), "I4"
         assert all(entry.record.attempt == 1 + entry.failed for entry in entries)
         for owner, lane in dict.fromkeys((entry.owner, entry.lane) for entry in entries):
             part = [entry for entry in entries if (entry.owner, entry.lane) == (owner, lane)]
@@ -481,17 +491,11 @@ class Before:
     def __init__(self, state: Gathered) -> None:
         model = state.model
         self.waiting = {entry.record: entry for entry in model.entries(State.BUFFERED, State.PARKED)}
-        self.parked = model.entries(State.PARKED)
+        self.parked = model.parked_beside_pauses()
         self.startable = {entry for holding in model.holdings.values() for entry in model.startable(holding)}
-        self.may_start = {entry for entry in self.waiting.values() if _may_start(entry)}
+        self.may_start = {entry for entry in self.waiting.values() if state.may_start(entry)}
         """Where those before it in its lane start with it."""
         self.due = [set(one.records) for one in state.open if one.is_due]
-
-
-def _may_start(entry: Entry) -> bool:
-    assignment = entry.owner.assignment
-    allowed = entry.offset <= assignment.map_ceiling and (entry.tried or not assignment.full)
-    return entry.waits and allowed and not entry.owner.stopped
 
 
 def is_before(other: Entry, entry: Entry) -> bool:

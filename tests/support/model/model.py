@@ -138,6 +138,10 @@ class Model:
         """By partition: what is held now."""
         self.gone: list[Holding] = []
         """Dropped, perhaps with something begun."""
+        self.paused: set[int] = set()
+        """Partitions."""
+        self.paused_lanes: set[Hashable] = set()
+        """Of all partitions."""
         self.admitted = 0
         self.ended: dict[str, int] = {"succeeded": 0, "dead-lettered": 0, "skipped": 0}
         self.dropped = 0
@@ -186,8 +190,19 @@ class Model:
         return [
             entry
             for entry in self.ready(holding)
-            if entry.offset <= assignment.map_ceiling and (entry.tried or not assignment.full)
+            if entry.offset <= assignment.map_ceiling
+            and (entry.tried or not assignment.full)
+            and not self.is_paused(entry)
         ]
+
+    def is_paused(self, entry: Entry) -> bool:
+        """Its partition is, or its lane."""
+        return entry.owner.partition in self.paused or entry.lane in self.paused_lanes
+
+    def parked_beside_pauses(self) -> int:
+        """What counts for the bound of parked records: of a paused partition half, or more since it was paused."""
+        halves = [self.holdings[one].count(State.PARKED) // 2 for one in self.paused if one in self.holdings]
+        return len(self.entries(State.PARKED)) - sum(halves)
 
     # -- what happens -----------------------------------------------------------------------------------
 

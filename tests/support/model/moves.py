@@ -14,10 +14,10 @@ from aioparallel.engine.isolation import ENDED
 from aioparallel.engine.schedule.counters import EndState
 from aioparallel.engine.sinks import Offered
 from aioparallel.engine.sources import NO_CEILING
-from aioparallel.records.record import Record
+from aioparallel.records.record import Record, TopicPartition
 from tests.support.engine.taking import take
-from tests.support.model.assignments import PARTITIONS, PICK, Assignments, with_single
-from tests.support.model.group import Fate
+from tests.support.model.assignments import PARTITION, PARTITIONS, PICK, Assignments, with_single
+from tests.support.model.group import TOPIC, Fate
 from tests.support.model.model import BEGUN, UNFINISHED, Entry, State
 
 __all__ = ["Moves"]
@@ -42,7 +42,7 @@ class Moves(Assignments):
 
     def _take(self) -> bool:
         could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
-        parked = len(self.model.entries(State.PARKED))
+        parked = self.model.parked_beside_pauses()
         record = take(self.scheduler)
         if record is None:
             assert not could, "nothing was started though something is ready"
@@ -86,7 +86,7 @@ class Moves(Assignments):
 
         def step(record: Record) -> object:
             could = [one for holding in self.model.holdings.values() for one in self.model.startable(holding)]
-            entry = self._started(record, could, len(self.model.entries(State.PARKED)))
+            entry = self._started(record, could, self.model.parked_beside_pauses())
             if not started:
                 self.model.look(could, entry)  # one turn, however many start in it
             entry.state = State.IN_FLIGHT
@@ -141,6 +141,40 @@ class Moves(Assignments):
         unfinished = self.model.entries(*UNFINISHED)
         entry = unfinished[pick % len(unfinished)]
         self.scheduler.set_ceiling(entry.owner.assignment, entry.offset - 1 if below else NO_CEILING)
+
+    @rule(partition=PARTITION, paused=st.booleans())
+    def pause_partition(self, partition: int, paused: bool) -> None:
+        """Whether or not it is held: pause it, or resume it."""
+        one = [TopicPartition(TOPIC, partition)]
+        if paused:
+            self.model.paused.add(partition)
+            self.pauses.pause(one)
+        else:
+            self.model.paused.discard(partition)
+            self.pauses.resume(one)
+        self._follow_pauses()
+
+    @rule(lanes=st.sets(st.sampled_from([b"a", b"b", b"ab", b""]), min_size=1, max_size=2), paused=st.booleans())
+    def pause_lanes(self, lanes: set[bytes], paused: bool) -> None:
+        """Of all partitions."""
+        if paused:
+            self.model.paused_lanes |= lanes
+            self.pauses.pause_keys(TOPIC, lanes)
+        else:
+            self.model.paused_lanes -= lanes
+            self.pauses.resume_keys(TOPIC, lanes)
+        self._follow_pauses()
+
+    def resume_all(self) -> None:
+        """Nothing is paused any more."""
+        for partition in list(self.model.paused):
+            self.pause_partition(partition, paused=False)
+        self.pause_lanes({b"a", b"b", b"ab", b""}, paused=False)
+
+    def _follow_pauses(self) -> None:
+        self.was_paused = True
+        for holding in self.model.holdings.values():
+            self.scheduler.follow_pauses(holding.assignment)
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
