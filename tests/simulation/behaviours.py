@@ -54,6 +54,8 @@ class Behaviours:
         place = Place(record.topic_partition, record.offset)
         attempt = self._play.attempts[place] = self._play.attempts.get(place, 0) + 1
         run = self._truth.started(self._member.name, place, attempt)
+        if self._member.is_paused(record):
+            self._truth.violated(f"{self._member.name} starts {place} although it is paused")
         if _mine.get() is not None:
             self._truth.violated(f"the context of {_mine.get()} has leaked into {place}")
         _mine.set(place)
@@ -354,6 +356,17 @@ class Behaviours:
         if rng.random() < 0.5:
             await self._suspend(record, run, rng)
         self._member.pause(rng.uniform(0, 0.3))
+
+    async def _pause_some(self, record: Record, run: Run, rng: random.Random) -> None:
+        if rng.random() < 0.5:
+            await self._suspend(record, run, rng)
+        if not self._play.is_healed:
+            self._member.pause_some(record, rng)
+
+    async def _set_concurrency(self, record: Record, run: Run, rng: random.Random) -> None:
+        if rng.random() < 0.5:
+            await self._suspend(record, run, rng)
+        self._member.set_concurrency(rng.choice((1, 2, 5, 20)))
 
     async def _stop(self, record: Record, run: Run, rng: random.Random) -> None:
         if not self._play.is_healed:

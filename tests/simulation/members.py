@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+from aioparallel.config.handling import Ordering
 from aioparallel.config.policies import FailurePolicy, Producing
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.group.client import CommitFault, Fetched
@@ -61,6 +64,8 @@ class Member:
         producer = InMemoryProducer(play.broker, delivery_timeout=play.plan.delivery_timeout)
         self.consumer = ParallelConsumer(TOPIC, group_id=GROUP, client=self.client, producer=producer, **fields)
         self.options = self.consumer.options
+        self.most_at_once = self.options.max_concurrency
+        self.was_paused = False
         self.task: asyncio.Task[None]
 
     def _failures(self) -> FailurePolicy:
@@ -137,6 +142,42 @@ class Member:
             self.play.tell(lambda: f"{self.name} resumes")
             self.consumer.resume()
 
+    def pause_some(self, record: Record[Any, Any], rng: random.Random) -> None:
+        """Pause a topic, a partition, or keys, and resume after a while."""
+        consumer, number = self.consumer, rng.randrange(self.play.plan.partitions)
+        keys = [key for key in self.play.plan.keys if key is not None]
+        kinds: list[tuple[Any, Any]] = [
+            (partial(consumer.pause, TOPIC), partial(consumer.resume, TOPIC)),
+            (
+                partial(consumer.pause, TopicPartition(TOPIC, number)),
+                partial(consumer.resume, TopicPartition(TOPIC, number)),
+            ),
+        ]
+        if self.options.ordering is Ordering.KEY and keys and not self.play.plan.order_by:
+            some = rng.sample(keys, rng.randint(1, min(3, len(keys))))
+            kinds.append((partial(consumer.pause_keys, TOPIC, *some), partial(consumer.resume_keys, TOPIC, *some)))
+        pause, resume = rng.choice(kinds)
+        pause()
+        self.was_paused = True
+        self.play.tell(lambda: f"{self.name} pauses {consumer.paused}")
+        self.play.later(rng.uniform(0, 0.6), resume)
+
+    def is_paused(self, record: Record[Any, Any]) -> bool:
+        """Whether it must not start now. A task of its own starts later than it was decided."""
+        paused = self.consumer.paused
+        return self.options.isolation != "task" and bool(
+            paused.topics
+            or record.topic_partition in paused.partitions
+            or (not self.play.plan.order_by and record.raw_key in paused.keys.get(TOPIC, ()))
+        )
+
+    def set_concurrency(self, most: int) -> None:
+        """Run more handlers at once, or fewer."""
+        if self.options.max_parked is None or self.options.max_parked >= 2 * most:
+            self.play.tell(lambda: f"{self.name} runs {most} at once")
+            self.consumer.max_concurrency = most
+            self.most_at_once = max(self.most_at_once, most)
+
     async def commit_now(self) -> None:
         """A commit that says that it was acknowledged holds all that had ended before."""
         truth, now = self.play.truth, asyncio.get_running_loop().time()
@@ -211,11 +252,11 @@ class Member:
             stats = self.consumer.stats()
         except ConsumerStateError:
             return  # it does not run yet
-        violated, options = self.play.truth.violated, self.options
+        violated = self.play.truth.violated
         running = self.play.truth.running.get(self.name, {})
         begun = sum(1 for run in running if not run.has_returned)
-        if begun > options.max_concurrency:
-            violated(f"{self.name} runs {begun} handlers, max_concurrency={options.max_concurrency}")
+        if begun > self.most_at_once:
+            violated(f"{self.name} runs {begun} handlers, max_concurrency={self.most_at_once}")
         for name, found, bound in self._bounds(stats):
             if not 0 <= found <= bound:
                 violated(f"{self.name} {name} = {found}, not within 0..{bound}")
@@ -233,16 +274,18 @@ class Member:
         options, plan = self.options, self.play.plan
         # A commit counts at most once over its bound: the outputs of one record may be larger than what is left.
         outputs = plan.max_unacknowledged_bytes // _OVERHEAD + 1
-        putting_away = 100 + options.max_concurrency
+        putting_away = 100 + self.most_at_once
+        twice = 2 if self.was_paused else 1  # what is paused counts half
         bounds = [
-            ("in_flight", stats.in_flight, options.max_concurrency),
-            ("buffered", stats.buffered, options.max_buffered),
+            ("in_flight", stats.in_flight, self.most_at_once),
+            ("buffered", stats.buffered, twice * options.max_buffered),
             ("producing", stats.producing, outputs + putting_away),
-            ("buffered_bytes", stats.buffered_bytes, options.max_buffered_bytes + self._largest_fetch),
+            ("buffered_bytes", stats.buffered_bytes, twice * (options.max_buffered_bytes + self._largest_fetch)),
         ]
         if not {"produce", "produce_many", "stream", "defer_outputs"} & set(plan.behaviours) and not plan.dead_letter:
             # Outputs that fail together may pass it.
-            bounds.append(("parked", stats.parked, options.parked_bound))
+            changed = self.most_at_once - min(options.max_concurrency, self.consumer.max_concurrency)
+            bounds.append(("parked", stats.parked, twice * (options.parked_bound + changed)))
         return bounds
 
     def commits(self, partitions: Iterable[TopicPartition]) -> None:
@@ -273,7 +316,7 @@ class Member:
     def _look_for_idle_hands(self, stats: Stats) -> None:
         """Ready lanes and free slots beside each other, for longer than it takes to replace a worker."""
         now, calls = asyncio.get_running_loop().time(), len(self.play.truth.runs)
-        is_idle = stats.ready_lanes and stats.in_flight < self.options.max_concurrency and stats.intake != "stopped"
+        is_idle = stats.ready_lanes and stats.in_flight < stats.max_concurrency and stats.intake != "stopped"
         if not is_idle or self.is_leaving or self.name in self.play.truth.quiet:
             self._idle_since = None
         elif self._idle_since is None or self._idle_since[1] != calls:

@@ -47,6 +47,9 @@ BEHAVIOURS: dict[str, float] = {
     "stop": 0.4,
 }
 
+# Drawn after all else, so that the seeds without them stay as they are.
+PAUSES: dict[str, float] = {"pause_some": 8, "set_concurrency": 4}
+
 _LOST = Fault(is_request_lost=True)
 _UNANSWERED = Fault(is_response_lost=True)
 _LATE = Fault(request_delay=0.4)
@@ -135,6 +138,12 @@ class Plan:
         self._draw_faults(rng)
         self._draw_behaviours(rng)
         self._draw_options(rng)
+        self._draw_pauses(random.Random(f"pauses {self.seed}"))
+
+    def _draw_pauses(self, rng: random.Random) -> None:
+        if rng.random() < 0.4:
+            for name, weight in PAUSES.items():
+                self.behaviours[name] = weight * rng.random()
 
     def _draw_faults(self, rng: random.Random) -> None:
         share = rng.choice((0.02, 0.05, 0.1, 0.2))

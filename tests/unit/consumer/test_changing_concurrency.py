@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ConfigurationError, FailurePolicy, ParallelConsumer, Record, batches
+from aioparallel import Batch, ConfigurationError, FailurePolicy, ParallelConsumer, Record, batches
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.queues.priority import PriorityConsumer
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
@@ -142,7 +142,7 @@ async def test_batches(broker: InMemoryBroker) -> None:
     """It counts calls."""
     running = Running()
 
-    async def handle(records: list[Record]) -> None:
+    async def handle(records: Batch[Record]) -> None:
         await running(records[0])
 
     produce(broker, [None] * 400)

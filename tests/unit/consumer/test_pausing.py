@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from aioparallel import (
+    Batch,
     ConfigurationError,
     FailurePolicy,
     Ordering,
@@ -300,7 +301,7 @@ async def test_a_batch_that_waits_loses_what_is_paused() -> None:
     """A paused record leaves the batch that lingers, and the batch does not wait for its partition."""
     broker, calls = broker_with(t=2), list[list[tuple[int, int]]]()
 
-    async def handle(records: list[Record]) -> None:
+    async def handle(records: Batch[Record]) -> None:
         calls.append([(record.partition, record.offset) for record in records])
 
     consumer = consumer_of(broker)
@@ -365,7 +366,7 @@ async def test_a_partition_of_a_queue() -> None:
         await until(lambda: len([one for one in seen.ended if one.partition == 1]) == 300)
         assert len([one for one in seen.ended if one.partition == 0]) < 300
         assert consumer.stats().buffered
-        with pytest.raises(ConfigurationError, match="ordering=<Ordering.UNORDERED.*has no keys"):
+        with pytest.raises(ConfigurationError, match=r"ordering=<Ordering.UNORDERED.*has no keys"):
             consumer.pause_keys("q", b"x")
         began = loop.time()
         consumer.stop()
