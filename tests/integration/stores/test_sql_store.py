@@ -432,7 +432,11 @@ async def test_options(broker: InMemoryBroker, server: str) -> None:
     with pytest.raises(ConfigurationError, match="at most 10: lower it to 9"):
         consumer_of(broker, SqlStore(engine), max_concurrency=10)
     store = SqlStore(engine)
-    consumer_of(broker, store, max_concurrency=9)
+    consumer = consumer_of(broker, store, max_concurrency=8)
+    consumer.max_concurrency = 9
+    with pytest.raises(ConfigurationError, match="at most 10: lower it to 9"):
+        consumer.max_concurrency = 10
+    assert consumer.max_concurrency == 9
     with pytest.raises(ConfigurationError, match="another consumer's already"):
         consumer_of(broker, store, max_concurrency=9)
     with pytest.raises(ConfigurationError, match="ASCII letters"):

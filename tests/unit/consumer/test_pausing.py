@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,18 +14,22 @@ import pytest
 from aioparallel import (
     Batch,
     ConfigurationError,
+    Extension,
     FailurePolicy,
     Ordering,
+    Outgoing,
     ParallelConsumer,
     Paused,
     Record,
     RetryPolicy,
     TopicPartition,
+    Transactions,
     batches,
 )
+from aioparallel.engine.outcomes.gates import Gate, name_woken
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.queues.priority import PriorityConsumer
-from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer, InMemoryTransactionalProducer
 from tests.support.memory.consuming import QUICK, T0, Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 
@@ -471,3 +476,78 @@ async def test_from_another_thread(broker: InMemoryBroker) -> None:
         assert (await asyncio.to_thread(lambda: consumer.paused)).keys == {"t": (b"x",)}
         await asyncio.to_thread(consumer.resume_keys, "t", b"x")
         await until(lambda: len(seen.ended) == 2)
+
+
+class Woken(Extension):
+    """Names the record that a gate has woken, as a handler with gates of its own does."""
+
+    def may_attempt(self, record: Record[Any, Any]) -> None:
+        name_woken(record)
+
+
+async def test_a_paused_record_holds_no_place_at_a_gate() -> None:
+    """Records of two topics wait for the same place. Those of the paused one let the others pass, and come later."""
+    broker, entered = broker_with(a=1, b=1), list[str]()
+    gate: Gate | None = None
+
+    async def handle(record: Record) -> None:
+        nonlocal gate
+        gate = gate or Gate("here", 1)
+        gate.enter()
+        entered.append(record.topic)
+        try:
+            await asyncio.sleep(0.5)
+        finally:
+            gate.leave()
+
+    consumer = consumer_of(broker, ["a", "b"], extensions=[Woken()], stuck_after=30)
+    async with running(consumer, handle):
+        produce(broker, [b"%d" % number for number in range(20)], topic="a")
+        await until(lambda: consumer.stats().parked == 19)
+        produce(broker, [b"%d" % number for number in range(20)], topic="b")
+        await until(lambda: consumer.stats().parked == 39)
+        before = entered.count("a")
+        consumer.pause("a")
+        await until(lambda: entered.count("b") == 20, what=lambda: str(entered))
+        await asyncio.sleep(60)
+        assert entered.count("a") <= before + 1
+        assert consumer.health().healthy, consumer.health()
+        consumer.resume("a")
+        await until(lambda: entered.count("a") == 20)
+    assert gate is not None
+    assert gate.is_idle
+
+
+async def test_in_transactions() -> None:
+    """Outputs of what goes on are committed with a map; those of the paused key follow, and nothing is written
+    twice."""
+    broker = broker_with(**{"in": 2, "out": 1})
+    for partition in (0, 1):
+        produce(broker, [b"x", b"y", b"z"] * 20, partition, topic="in")
+
+    async def copy(record: Record) -> Outgoing:
+        return Outgoing("out", record.value, record.key)
+
+    def member(**options: Any) -> ParallelConsumer[Any, Any]:
+        return ParallelConsumer(
+            "in",
+            group_id="g",
+            client=InMemoryClient(broker, "g", isolation_level="read_committed"),
+            producer=InMemoryTransactionalProducer(broker, "g"),
+            commits=Transactions(interval=0.05),
+            **options,
+        )
+
+    first = member()
+    first.pause_keys("in", b"x")
+    async with running(first, copy):
+        await until(lambda: len(broker.records("out")) == 80)
+        await asyncio.sleep(LONG)
+        assert first.stats().buffered == 40
+        first.pause(TopicPartition("in", 1))
+        first.resume_keys("in", b"x")
+        await until(lambda: len(broker.records("out")) == 100)
+    async with member(until="end") as second:
+        await second.run(copy)
+    assert second.stats().admitted == 20
+    assert Counter(record.key for record in broker.records("out")) == {b"x": 40, b"y": 40, b"z": 40}
