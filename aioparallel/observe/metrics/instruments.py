@@ -271,6 +271,10 @@ INSTRUMENTS: Final = (
         "intake", _GAUGE, "1", "1 for the current state of the fetcher. full: the buffer is full.",
         "Stats.intake", ("state",), _many(lambda stats: [((stats.intake,), 1)]), java="poller.status",
     ),
+    Instrument(
+        "keys.paused", _GAUGE, "{key}", "Paused keys of all topics.",
+        "Stats.paused", (), _one(lambda stats: sum(len(keys) for keys in stats.paused.keys.values())),
+    ),
     # -- partitions
     Instrument(
         "partitions", _GAUGE, "{partition}", "Assigned partitions by state: opening, open or draining.",
