@@ -272,7 +272,7 @@ INSTRUMENTS: Final = (
         "Stats.intake", ("state",), _many(lambda stats: [((stats.intake,), 1)]), java="poller.status",
     ),
     Instrument(
-        "keys.paused", _GAUGE, "{key}", "Paused keys of all topics.",
+        "lanes.paused", _GAUGE, "{key}", "Paused keys of all topics.",
         "Stats.paused", (), _one(lambda stats: sum(len(keys) for keys in stats.paused.keys.values())),
     ),
     # -- partitions
