@@ -63,6 +63,7 @@ from aioparallel.records.errors import (
     NoOffsetMap,
     NotAuthorized,
     NotCommitted,
+    NotSkipped,
     NotToBlame,
     OffsetMapError,
     OffsetOutOfRange,
@@ -89,6 +90,7 @@ from aioparallel.records.errors import (
     WorkCancelled,
 )
 from aioparallel.records.record import Failure, Origin, Outgoing, Produced, Record, TopicPartition
+from aioparallel.records.skipped import Skipped
 from aioparallel.records.source_headers import source_headers
 
 if TYPE_CHECKING:
@@ -142,6 +144,7 @@ __all__ = [
     "NoOffsetMap",
     "NotAuthorized",
     "NotCommitted",
+    "NotSkipped",
     "NotToBlame",
     "OffsetMapError",
     "OffsetOutOfRange",
@@ -176,6 +179,7 @@ __all__ = [
     "RetryLater",
     "RetryPolicy",
     "Security",
+    "Skipped",
     "State",
     "StateFailed",
     "StateLogTruncated",

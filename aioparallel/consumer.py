@@ -64,6 +64,7 @@ from aioparallel.records.errors import (
     TopicNotFound,
 )
 from aioparallel.records.record import K_co, Record, TopicPartition, V_co
+from aioparallel.records.skipped import Skipped
 from aioparallel.records.user_errors import text_of
 
 __all__ = ["ParallelConsumer"]
@@ -189,6 +190,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
             partitions=lambda: () if self._engine is None else self._engine.held,
             stats=self.stats,
             health=self.health,
+            skip=self.skip,
         )
 
     def _own_topics(self) -> dict[str, str]:
@@ -606,6 +608,27 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if self._engine is None:
             raise ConsumerStateError("this consumer does not run, so it has nothing to commit")
         await self._engine.commit_now()
+
+    async def skip(
+        self, partition: TopicPartition, offset: int, *more: int, dry_run: bool = False
+    ) -> Sequence[Skipped]:
+        """Complete these offsets of a partition that this consumer has, without their handlers, and commit that.
+
+        All other records go on, also those of the same key. Records that wait are skipped at once. A handler that runs
+        is cancelled, and its record is skipped however it ends; its key waits until it has ended. A batch that runs is
+        not cancelled: the record is skipped if its batch fails. Outputs that are being sent are waited for. What runs
+        has ``drain_timeout`` seconds to end. The result says of each offset, ascending, where its record was and
+        whether it was skipped. ``dry_run``: only say that.
+
+        Raises NotSkipped, with nothing changed, if one of them cannot be skipped: the partition is not held here, or
+        being opened or given away; an offset is at or above the end of the log; the offset map could not hold it; its
+        outputs are part of an open transaction; this is a queue. Raises it also if a record does not end in time, or if
+        the partition is revoked meanwhile. Raises NotCommitted if the commit was not acknowledged within
+        ``commit_timeout`` seconds, and ConsumerStateError if the consumer does not run.
+        """
+        if self._engine is None:
+            raise ConsumerStateError("this consumer does not run, so it has no partition in which to skip")
+        return await self._engine.skip(partition, (offset, *more), dry_run=dry_run)
 
     def stats(self) -> Stats:
         """Return a snapshot of counts, lag and partitions. Takes milliseconds with 100,000 buffered records. May be

@@ -28,7 +28,7 @@ order of the extensions; ``released``, ``stop`` and ``close`` in reverse order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from aioparallel.observe.health import Health, Problem
     from aioparallel.observe.stats import Stats
     from aioparallel.records.record import Outgoing, Record, TopicPartition
+    from aioparallel.records.skipped import Skipped
 
 __all__ = ["NO_LANES", "ConsumerContext", "Extension", "PartitionState", "overrides"]
 
@@ -81,6 +82,8 @@ class ConsumerContext:
     """``ParallelConsumer.stats()``."""
     health: Callable[[], Health]
     """``ParallelConsumer.health()``."""
+    skip: Callable[..., Awaitable[Sequence[Skipped]]]
+    """``ParallelConsumer.skip()``."""
 
 
 class PartitionState:
@@ -108,6 +111,10 @@ class PartitionState:
         """Several records are complete."""
         for offset in offsets:
             self.completed(offset)
+
+    def completed_unread(self, offsets: Sequence[int]) -> None:
+        """Offsets became complete before their records were fetched: they are skipped. :meth:`select` gets none of
+        these records."""
 
     @property
     def has_news(self) -> bool:

@@ -112,6 +112,15 @@ class Assignment(Source):
             records = selected
         return records
 
+    def complete_unread(self, offsets: Sequence[int]) -> None:
+        """Complete ascending offsets that are not fetched yet. Their records do not run when they come."""
+        self.ledger.complete_unread(offsets)
+        try:
+            for state in self.partition_states:
+                state.completed_unread(offsets)
+        except BaseException as error:
+            self._state_failed(error)
+
     @property
     def ledger(self) -> Ledger:
         """Which offsets are complete. Replaced when the committed offset and map are known."""

@@ -56,6 +56,10 @@ class PositionCommitter(Protocol):
         """Wait until the outputs of all ended records are committed. Gives up after ``timeout`` seconds without
         progress. Called at ``until="end"``, when all records have ended."""
 
+    def has_outputs_of(self, assignment: Assignment, offset: int) -> bool:
+        """Return whether a record is complete here, but outputs of it wait to be committed with its offset."""
+        return False
+
     def trouble(self) -> Sequence[str]:
         """Return what prevents a commit at this moment, as far as it is known."""
         return ()

@@ -22,7 +22,7 @@ from aioparallel.event_loop.waiting import unless, why_ended
 from aioparallel.group.admission import Admission, AtOnce
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
-from aioparallel.group.assignment import AssignmentState
+from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import Client, Generation
 from aioparallel.group.committer import in_group
 from aioparallel.group.committing import CommitStrategy, GroupContext, reasons
@@ -33,6 +33,7 @@ from aioparallel.group.join_log import JoinLog
 from aioparallel.group.priorities import Priorities
 from aioparallel.group.rebalancer import CANCEL_GRACE, Rebalancer
 from aioparallel.group.run_state import RunState
+from aioparallel.group.skipping import QUEUE_SKIPS_NOTHING, Skipping
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stalls import Stalls
 from aioparallel.handlers.stack import Stack
@@ -40,6 +41,7 @@ from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.records.errors import FetchFailed, InstanceFenced, NotCommitted
 from aioparallel.records.record import Record, TopicPartition
+from aioparallel.records.skipped import Skipped
 from aioparallel.records.user_errors import repr_of
 
 __all__ = ["GroupRun"]
@@ -127,6 +129,16 @@ class GroupRun:
             client, self._rebalancer, self._processor, self._admission, self._planner, self._check_end, self._arrivals
         )
         self._stalls = Stalls(client, options.stalled_after)
+        self._skipping = Skipping(
+            client,
+            self._processor,
+            self._committer,
+            self._rebalancer.assignments,
+            options,
+            self._commit,
+            self._changed,
+            None if isinstance(self._admission, AtOnce) else QUEUE_SKIPS_NOTHING,
+        )
         self._join_log = JoinLog(group_id)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
         signals.idle, signals.fatal = self._check_end, self.fail
@@ -204,10 +216,17 @@ class GroupRun:
     async def commit_now(self) -> None:
         """Commit what is complete now. Raises NotCommitted if that takes longer than ``commit_timeout`` seconds."""
         self._processor.scheduler.flush_counters()  # a handler may ask
+        await self._commit(list(self._rebalancer.assignments.values()))
+
+    async def _commit(self, assignments: Sequence[Assignment]) -> None:
         deadline = asyncio.get_running_loop().time() + self._options.commit_timeout
-        owing = await self._committer.commit_until(list(self._rebalancer.assignments.values()), deadline)
+        owing = await self._committer.commit_until(assignments, deadline)
         if owing:
             raise NotCommitted(self._group_id, reasons(owing), self._trouble_of(owing))
+
+    async def skip(self, partition: TopicPartition, offsets: Sequence[int], *, dry_run: bool) -> list[Skipped]:
+        """See ``ParallelConsumer.skip()``."""
+        return await self._skipping.skip(TopicPartition(*partition), offsets, dry_run=dry_run)
 
     async def settle(self) -> None:
         """Drain (unless the stop is hurried), commit and drop all assignments. A second call does nothing."""

@@ -24,10 +24,10 @@ class Ledger:
     record. Only the ledger writes them.
 
     :ivar position: the next offset to fetch.
-    :ivar restored_until: the last offset in the restored map. At or below it, offsets that are not incomplete are
-        complete. ``base - 1`` without a map.
-    :ivar highest_completed: the highest offset that :meth:`complete` or the restored map completed; ``base - 1`` if
-        there is none. Gaps in the log do not count, so it may be below ``next_commit - 1``.
+    :ivar restored_until: the last offset in the restored map, or that :meth:`complete_unread` completed. At or below
+        it, offsets that are not incomplete are complete. ``base - 1`` without a map.
+    :ivar highest_completed: the highest offset that was completed here or by the restored map; ``base - 1`` if there
+        is none. Gaps in the log do not count, so it may be below ``next_commit - 1``.
     :ivar incompletes: ascending. Registered offsets that are not complete and, above the position, the incomplete
         offsets of the restored map. ``register`` and ``next_commit`` may replace the object by an equal one.
     """
@@ -145,6 +145,31 @@ class Ledger:
                     highest = offset
         finally:
             self.highest_completed = highest
+
+    def complete_unread(self, offsets: Sequence[int]) -> None:
+        """Complete offsets at or above the position, before they are fetched, as if the restored map had them:
+        :meth:`register` then leaves their records out. ``offsets``: ascending, without those that are complete.
+
+        Offsets between them stay incomplete, and each takes memory until it is fetched.
+        """
+        for offset in offsets:
+            if offset <= self.restored_until:
+                self.complete(offset)
+        fresh = [offset for offset in offsets if offset > self.restored_until]
+        if not fresh:
+            return
+        chosen = set(fresh)
+        start, until = max(self.position, self.restored_until + 1), fresh[-1]
+        left_out = [offset for offset in range(start, until) if offset not in chosen]
+        self._enter(left_out)
+        self._entered += len(fresh)
+        self._restored, self._restored_at = (*self._restored[self._restored_at :], *left_out), 0
+        self.restored_until = until
+        self.highest_completed = max(self.highest_completed, until)
+
+    def is_complete(self, offset: int) -> bool:
+        """Whether this offset is complete, or was not delivered by the log."""
+        return (offset < self.position or offset <= self.restored_until) and offset not in self.incompletes
 
     @property
     def next_commit(self) -> int:

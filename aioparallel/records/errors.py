@@ -5,6 +5,7 @@
     AioparallelError
     ├── ConfigurationError (also ValueError)   an option is wrong, or two options conflict
     ├── ConsumerStateError (also RuntimeError) a call that the object's state does not allow: run twice, closed, ...
+    ├── NotSkipped                             ParallelConsumer.skip() did not skip a record; the message says why
     ├── LoopThreadEnded (also RuntimeError)    the thread that ran an event loop has ended
     ├── OffsetMapError (also ValueError)       commit metadata is not a readable offset map
     ├── BrokerStartError                       a broker for tests or the demo did not start
@@ -93,6 +94,7 @@ __all__ = [
     "NoOffsetMap",
     "NotAuthorized",
     "NotCommitted",
+    "NotSkipped",
     "NotToBlame",
     "OffsetMapError",
     "OffsetOutOfRange",
@@ -135,6 +137,18 @@ class ConfigurationError(AioparallelError, ValueError):
 
 class ConsumerStateError(AioparallelError, RuntimeError):
     """A call that the object's state does not allow."""
+
+
+class NotSkipped(AioparallelError):
+    """Records were not skipped by ``ParallelConsumer.skip()``. ``reason``: why."""
+
+    def __init__(self, partition: TopicPartition, offsets: Sequence[int], reason: str) -> None:
+        more = f" and {len(offsets) - 5} more" if len(offsets) > 5 else ""
+        which = ", ".join(map(str, offsets[:5]))
+        super().__init__(f"{partition}: offset{'s' * (len(offsets) > 1)} {which}{more}: {reason}")
+        self.partition = partition
+        self.offsets = tuple(offsets)
+        self.reason = reason
 
 
 class LoopThreadEnded(AioparallelError, RuntimeError):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copyreg
+import enum
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,26 @@ if TYPE_CHECKING:
     from aioparallel.engine.outcomes.gates import Gate
     from aioparallel.records.deferral import Deferral
 
-__all__ = ["History", "failure_of", "history_of", "make_undecodable", "may_be_undecodable", "refuse_undecodable"]
+__all__ = [
+    "History",
+    "Skip",
+    "failure_of",
+    "history_of",
+    "make_undecodable",
+    "may_be_undecodable",
+    "refuse_undecodable",
+]
 
 _MESSAGE_LENGTH = 1_000  # characters
+
+
+class Skip(enum.Enum):
+    """A request to skip a record that runs or whose outputs are sent."""
+
+    ASKED = enum.auto()
+    """It is skipped when its handler has ended, however that ends. If its outputs are sent already, it is skipped only
+    if they are not delivered."""
+    DONE = enum.auto()
 
 
 class History:
@@ -33,6 +51,7 @@ class History:
         "lacking_since",
         "last_failure",
         "origin",
+        "skip",
         "strayed",
         "trying_since",
         "undecodable",
@@ -56,6 +75,7 @@ class History:
         self.kept_at: tuple[Gate, ...] = ()  # gates that keep a place for it until it enters one
         self.strayed = False  # its last attempt ended by a cancellation that may have been meant for other work
         self.undecodable: str | None = None  # why no handler may get it
+        self.skip: Skip | None = None  # somebody has asked to skip it, while it ran
 
     def waits(self, delay: float, now: float, *, lacks: bool = False) -> None:
         """The handler requests a delay, which is no attempt and no failure. ``now``: the event loop's time. ``lacks``:

@@ -16,6 +16,7 @@ from aioparallel import (
     PartitionState,
     Record,
     Reject,
+    Skipped,
     Stats,
     TopicPartition,
     Transactions,
@@ -197,6 +198,9 @@ def context_of(options: Options, group_id: str, client: Client, producer: Produc
     def no_stats() -> Stats:
         raise ConsumerStateError("it has not run")
 
+    async def skip(partition: TopicPartition, offset: int, *more: int, dry_run: bool = False) -> Sequence[Skipped]:
+        raise ConsumerStateError("it has not run")
+
     return ConsumerContext(
         group_id=group_id,
         servers="memory:9092",
@@ -209,4 +213,5 @@ def context_of(options: Options, group_id: str, client: Client, producer: Produc
         partitions=tuple,
         stats=no_stats,
         health=lambda: Health(running=True, problems=()),
+        skip=skip,
     )

@@ -159,6 +159,8 @@ class BatchEndings:
         by_handler = {call.records[place]: error for place, error in call.failures.items()}
         failed = dict(errors) | by_handler
         still = self._scheduler.settle(call, failed)
+        if still:
+            self._endings.skip_put_back(call)
         if call.was_drained:  # the handler marked as failed what the drain kept it from doing
             for record in still:
                 if record in by_handler:
@@ -178,6 +180,7 @@ class BatchEndings:
                 history_of(record).alone = True
         alone = {call.records[place]: one for place, one in call.failures.items()}
         still = self._scheduler.settle(call, set(call.records))
+        self._endings.skip_put_back(call)
         delays: dict[int, float] = {}
         found: list[_Failed] = []
         is_logged = False

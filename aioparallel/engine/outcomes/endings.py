@@ -37,7 +37,7 @@ from aioparallel.handlers.batches import Call
 from aioparallel.handlers.running_out import out_of_resources
 from aioparallel.handlers.stack import collect
 from aioparallel.records.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
-from aioparallel.records.history import history_of
+from aioparallel.records.history import Skip, history_of
 from aioparallel.records.user_errors import repr_of
 
 __all__ = ["Endings"]
@@ -87,7 +87,10 @@ class Endings:
             except BaseException as error:
                 failure = error
         if failure is not None:
-            await self._failed(worker, record, failure)
+            if _is_to_skip(record) and not isinstance(failure, KeyboardInterrupt | SystemExit):
+                self._skip_cancelled(record, failure)
+            else:
+                await self._failed(worker, record, failure)
         if record._history is not None:
             record._history.deferral = None
         await worker.take_back_cancels()
@@ -96,6 +99,7 @@ class Endings:
         """The handler has returned: await a deferral, collect outputs, send them when there is capacity."""
         # The handler succeeded: a late cancellation must not reach the code below.
         await worker.take_back_cancels()
+        _refuse_skipped(record)
         if isinstance(value, AsyncIterable):
             value = await self.collected(worker, record, context, value)
         history = record._history
@@ -104,11 +108,13 @@ class Endings:
             value = await history.deferral.wait(value)
             if isinstance(value, AsyncIterable):
                 value = await self.collected(worker, record, context, value)
+        _refuse_skipped(record)
         outputs = self.output_sink.collect(record, value)
         if outputs is None:
             self._scheduler.succeed(record)
             return
         await self.wait_for_capacity(self.output_sink.room)
+        _refuse_skipped(record)
         if record._source.dropped:
             self._scheduler.put_back(record)  # dropped meanwhile: the next owner runs it
             return
@@ -151,9 +157,13 @@ class Endings:
             return
         try:
             await worker.take_back_cancels()
+            _refuse_skipped(record)
             await self._decided(record, failure)
-        except asyncio.CancelledError:
-            # By a drain, or from outside, while the record waited for capacity.
+        except asyncio.CancelledError as cancelled:
+            # By a skip, by a drain, or from outside, while the record waited for capacity.
+            if _is_to_skip(record):
+                self._skip_cancelled(record, cancelled)
+                return
             self._scheduler.put_back(record)
             if worker.cancel_reason is None:
                 raise
@@ -215,8 +225,32 @@ class Endings:
             if record._source.dropped:
                 self._scheduler.put_back(record)
                 return
+            _refuse_skipped(record)
             self._scheduler.produce(record)
         self.follow(record, error, decision)
+
+    def _skip_cancelled(self, record: AnyRecord, error: BaseException) -> None:
+        """End a record whose handler was cancelled because the record is skipped."""
+        history = history_of(record)
+        if history.deferral is not None:
+            history.deferral.forget()
+        give_back_of(record)
+        if self._signals.failed is not None:
+            self._signals.failed(record, error, "skipped", None)
+        self._skip(record)
+
+    def skip_put_back(self, call: Call) -> None:
+        """End the records of a failed call that are to be skipped, and are parked behind others of their lanes."""
+        for source, records in call.parts.items():
+            gone = [record for record in records if _is_to_skip(record) and record in source.parked]
+            if gone and not source.stopped:
+                self._scheduler.skip(source, gone)
+                for record in gone:
+                    history_of(record).skip = Skip.DONE
+
+    def _skip(self, record: AnyRecord) -> None:
+        history_of(record).skip = Skip.DONE
+        self._end(record, EndState.SKIPPED)
 
     # -- failures ---------------------------------------------------------------------------------------
 
@@ -257,6 +291,9 @@ class Endings:
 
     def follow(self, record: AnyRecord, error: Exception, decision: Decision | None, now: float | None = None) -> None:
         """Apply a decision on a record in flight, or producing if it is dead-lettered. ``now``: when a delay begins."""
+        if _is_to_skip(record):
+            self._skip(record)
+            return
         if decision is not None and decision.no_room is not None:
             self._retries.wait_at(decision.no_room, record, decision.delay)
         elif decision is None or decision.delay is not None:
@@ -325,6 +362,16 @@ class Endings:
             self._notify()
         if not self._scheduler.counters.producing:
             self._signals.idle()
+
+
+def _is_to_skip(record: AnyRecord) -> bool:
+    return record._history is not None and record._history.skip is Skip.ASKED
+
+
+def _refuse_skipped(record: AnyRecord) -> None:
+    """Raise if the record is to be skipped: a cancellation may have come between two waits, where nothing heard it."""
+    if _is_to_skip(record):
+        raise asyncio.CancelledError
 
 
 def _followed_by(decision: Decision) -> str:

@@ -8,10 +8,10 @@ import itertools
 import math
 import sys
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
-from aioparallel.engine.outcomes.gates import Gate, NoRoom
+from aioparallel.engine.outcomes.gates import Gate, NoRoom, give_back_of
 from aioparallel.engine.outcomes.throttling import Throttled
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.watch.cancellation import EARLY
@@ -93,6 +93,12 @@ class Retries:
         if self._scheduler.park(record) and not self._closed:
             self._gates.add(no_room.gate)
             no_room.gate.wait(record, self, None if longest == math.inf else longest, no_room.reserving)
+
+    def forget(self, records: Collection[AnyRecord]) -> None:
+        """Forget when these records become due: they have ended."""
+        for record in records:
+            give_back_of(record)
+        self._queue.keep(lambda record: record not in records)
 
     def watch(self, gate: Gate) -> None:
         """Show this gate in :attr:`throttled`."""

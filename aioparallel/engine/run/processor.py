@@ -11,7 +11,7 @@ import dataclasses
 import logging
 import math
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
 from aioparallel.config.handling import Handling
 from aioparallel.config.policies import RetryBudget
@@ -131,6 +131,12 @@ class Processor:
         if records:
             self.scheduler.admit(source, records)
             self.pool.notify()
+
+    def skip(self, source: Source, records: Collection[AnyRecord]) -> None:
+        """End buffered or parked records of a source without their handlers."""
+        self.scheduler.skip(source, records)
+        self.retries.forget(records)
+        self.notify()
 
     def notify(self) -> None:
         """Wake a worker if a record is ready."""

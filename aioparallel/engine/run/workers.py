@@ -181,6 +181,24 @@ class WorkerPool:
                 last = worker.cancelled_at if last is None else max(last, worker.cancelled_at)
         return last
 
+    def skip(self, record: AnyRecord) -> bool:
+        """Cancel the handler of this record, once, because the record is skipped. The handler of a batch goes on.
+        False: no worker has it (yet)."""
+        for worker in self._workers.values():
+            if worker.record is record:
+                if worker.cancel_reason in (None, CancelReason.DEADLINE):
+                    worker.cancel(CancelReason.SKIP, self._loop.time())
+                return True
+            if record in worker.records:
+                return True
+        return False
+
+    def is_skipped(self, record: AnyRecord) -> bool:
+        """Whether its handler runs and was cancelled because the record is skipped."""
+        return any(
+            worker.record is record and worker.cancel_reason is CancelReason.SKIP for worker in self._workers.values()
+        )
+
     def running(self, wanted: Callable[[AnyRecord], bool]) -> list[AnyRecord | Call]:
         """Return those of these records and batches that run, and that no drain has cancelled."""
         return [

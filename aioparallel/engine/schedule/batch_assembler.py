@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict, deque
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -390,10 +390,34 @@ class BatchAssembler:
             source.held += [record for record in out if record not in pending.mates]
             pending.parts[source] = left
             self._took_out(pending, out)
-            if not pending.parts[source]:
-                del pending.parts[source]  # a mixed source must not count among those that may bring more
-                if not pending.is_over and not self._may_grow(pending):
-                    self.make_due(pending)
+            self._forget_empty(pending, source)
+
+    def _forget_empty(self, pending: PendingBatch, source: Source) -> None:
+        if not pending.parts[source]:
+            del pending.parts[source]  # a mixed source must not count among those that may bring more
+            if not pending.is_over and not self._may_grow(pending):
+                self.make_due(pending)
+
+    # -- skipping ---------------------------------------------------------------------------------------
+
+    def records_of(self, source: Source) -> Iterator[AnyRecord]:
+        """The records of this source in pending batches."""
+        return itertools.chain.from_iterable(pending.parts[source] for pending in self._of(source))
+
+    def take_out(self, source: Source, gone: Collection[AnyRecord]) -> set[AnyRecord]:
+        """Take these records out of the pending batches. Returns the records of the source that are left in them."""
+        for pending in list(self._of(source)):
+            part = pending.parts[source]
+            if out := [record for record in part if record in gone]:
+                pending.parts[source] = [record for record in part if record not in gone]
+                self._took_out(pending, out)
+                self._forget_empty(pending, source)
+        return set(self.records_of(source))
+
+    def is_head(self, record: AnyRecord) -> None:
+        """The record is the first of its lane now: if it is in a pending batch, it is behind no other record."""
+        for pending in self._of(record._source):
+            pending.mates.discard(record)
 
     # -- pending batches --------------------------------------------------------------------------------
 

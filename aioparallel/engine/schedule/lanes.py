@@ -145,6 +145,14 @@ class StaleLanes:
         name.closed[head._lane] = head
         return True
 
+    def replace(self, head: AnyRecord, following: AnyRecord | None) -> bool:
+        """Let the next record of its lane wait instead of this head. False: the head does not wait here."""
+        name = self._names.get(head._source.name)
+        if name is None or name.closed.get(head._lane) is not head:
+            return False
+        name.closed[head._lane] = following
+        return True
+
     def end(self, record: AnyRecord) -> AnyRecord | None:
         """End a started record of a dropped source. Return the head of the lane that waited and may start now."""
         source = record._source

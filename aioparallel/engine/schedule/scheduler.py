@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Any
 
 from aioparallel.config.handling import OrderBy, Ordering
@@ -18,6 +18,7 @@ from aioparallel.engine.schedule.counters import Counters, EndState
 from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.schedule.lanes import StaleLanes, lane_keys
 from aioparallel.engine.schedule.parking import Parking
+from aioparallel.engine.schedule.skipping import Waiting
 from aioparallel.engine.schedule.turn import TOGETHER, HandOver, Step, Taken, TakenTogether, Turn
 from aioparallel.engine.signals import Completed, Signals
 from aioparallel.engine.sources import EndCounts, Source
@@ -426,6 +427,24 @@ class Scheduler:
         """
         self._put_behind(record)
         self.unpark(record)
+
+    def find(self, source: Source) -> Mapping[int, AnyRecord]:
+        """Return the unfinished records of a source by offset. Takes time in proportion to them."""
+        self.flush_counters()
+        return Waiting(source, self._stale_lanes, self.assembler).by_offset
+
+    def skip(self, source: Source, records: Collection[AnyRecord]) -> None:
+        """End buffered or parked records of a source that is not stopped, as skipped and without their handlers. Their
+        lanes go on with the next record."""
+        self.flush_counters()
+        waiting = Waiting(source, self._stale_lanes, self.assembler)
+        in_batches = waiting.take_out(records)
+        for record in sorted(records, key=lambda one: one.offset, reverse=True):  # each lane from its end
+            waiting.unlink(record)
+            self.counters.start(record)
+            self.end(record, EndState.SKIPPED, in_batches)
+        if not source.ready:
+            self._turns.leave(source)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
         """Apply an outcome if the source is draining. Ignore it if the source is dropped (invariant I6 in

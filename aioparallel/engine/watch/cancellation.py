@@ -31,6 +31,7 @@ class CancelReason(enum.Enum):
 
     DEADLINE = enum.auto()
     DRAIN = enum.auto()
+    SKIP = enum.auto()
 
 
 class Stuck(NamedTuple):

@@ -226,6 +226,10 @@ class StateView(KeyedPartition):
                 lanes[offset] = begun[3]
             table.set(key, begun[2])
 
+    def completed_unread(self, offsets: Sequence[int]) -> None:
+        """Note that the records are not in the state."""
+        self.completed_all(offsets)
+
     # -- increments -------------------------------------------------------------------------------------
 
     def increment(self, committed: Committed, largest: int) -> tuple[Increment, Sequence[Unapplied]]:

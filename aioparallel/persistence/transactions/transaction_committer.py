@@ -504,6 +504,10 @@ class TransactionCommitter:
             async with asyncio.timeout(_LEAVING):
                 await self._producer.end(epoch, _LEAVING, commit=False)
 
+    def has_outputs_of(self, assignment: Assignment, offset: int) -> bool:
+        """Whether outputs of this record wait for a transaction, or are part of the open one."""
+        return any(record.offset == offset for entry in self._waiting.of(assignment) for record in entry.records)
+
     # -- reports ----------------------------------------------------------------------------------------
 
     def trouble(self) -> Sequence[str]:

@@ -318,6 +318,9 @@ class Gathered(SyncCore):
             if self.ways.is_plain(holding.partition):
                 assert holding.passed_over <= PARTITIONS + len(self.kinds), "no turns"
 
+    def counts_start(self) -> None:
+        self._count_taken(1)
+
     def _count_taken(self, count: int) -> None:
         self.expected_taken += self.taken_left > 0 >= self.taken_left - count
         self.taken_left -= count

@@ -278,6 +278,30 @@ class Moves(Assignments):
             self.scheduler.unpark(entry.record)
             self.model.wake(entry)
 
+    @precondition(lambda self: self.skippable)
+    @rule(pick=PICK, more=st.sets(PICK, max_size=3))
+    def skip(self, pick: int, more: Collection[int]) -> None:
+        """Some records that wait, of one partition, end without a handler, wherever they are in their lanes."""
+        waiting = self.skippable
+        owner = waiting[pick % len(waiting)].owner
+        mine = [entry for entry in waiting if entry.owner is owner]
+        gone = {mine[one % len(mine)] for one in (pick, *more)}
+        records = {entry.record for entry in gone}
+        assert self.scheduler.find(owner.assignment) == {entry.offset: entry.record for entry in owner.entries}
+        self.scheduler.skip(owner.assignment, records)
+        self.retries.keep(lambda record: record not in records)
+        self.sleeping = [one for one in self.sleeping if one[1] not in gone]
+        for entry in gone:
+            self._ended(entry, EndState.SKIPPED)
+            self.counts_start()
+
+    @property
+    def skippable(self) -> list[Entry]:
+        return [entry for entry in self.model.entries(State.BUFFERED, State.PARKED) if not entry.owner.stopped]
+
+    def counts_start(self) -> None:
+        """A record has left the buffer."""
+
     # -- commits ----------------------------------------------------------------------------------------
 
     @precondition(

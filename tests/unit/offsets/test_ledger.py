@@ -101,6 +101,21 @@ class LedgerMachine(RuleBasedStateMachine):
         with pytest.raises(ValueError, match=f"offset {offset} is not incomplete"):
             self.ledger.complete(offset)
 
+    @rule(ahead=st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True))
+    def completed_unread(self, ahead: list[int]) -> None:
+        model = self.model
+        offsets = sorted({model.position + one for one in ahead} - model.complete)
+        if not offsets:
+            return
+        before = self.ledger.version[1]
+        self.ledger.complete_unread(offsets)
+        assert self.ledger.version[1] == before + len(offsets)
+        known = max(model.position - 1, model.restored_until)
+        model.incomplete = (model.incomplete | set(range(known + 1, offsets[-1]))) - set(offsets)
+        model.complete.update(offsets)
+        model.by_name.update(offsets)
+        model.restored_until = max(model.restored_until, offsets[-1])
+
     @invariant()
     def the_ledger_is_the_model(self) -> None:
         ledger, model = self.ledger, self.model
@@ -109,6 +124,8 @@ class LedgerMachine(RuleBasedStateMachine):
         assert ledger.next_commit == model.next_commit()
         assert ledger.highest_completed == max(model.by_name, default=model.base - 1)
         assert ledger.restored_until == model.restored_until
+        for offset in range(model.base, max(model.position, model.restored_until) + 3):
+            assert ledger.is_complete(offset) is (offset in model.complete)
 
     @invariant()
     def the_snapshot_is_the_model(self) -> None:
@@ -161,6 +178,17 @@ def test_a_map_without_incompletes_commits_beyond_the_position() -> None:
     assert ledger.register([105], 106) == []
     assert ledger.next_commit == 110
     assert ledger.position == 106
+
+
+def test_offsets_that_are_not_fetched_yet_can_be_completed() -> None:
+    """Their records do not run when they come; all others do, and a map says so meanwhile."""
+    ledger = Ledger(5)
+    assert ledger.register([5, 6], 7) == [5, 6]
+    ledger.complete_unread([9, 11])
+    assert ledger.snapshot() == OffsetMap(5, 11, (5, 6, 7, 8, 10))
+    assert ledger.register([7, 8, 9, 10, 11, 12], 13) == [7, 8, 10, 12]
+    ledger.complete_all([5, 6, 7, 8, 10])
+    assert ledger.next_commit == 12
 
 
 def test_the_same_list_comes_back() -> None:
