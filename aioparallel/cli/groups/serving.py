@@ -1,14 +1,13 @@
-"""``aioparallel groups serve``: remaining work over HTTP. The little of HTTP that scrapers need; no library."""
+"""``aioparallel groups serve``: remaining work over HTTP."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import quote, unquote
 
 from aioparallel.cli.console import say
@@ -17,44 +16,21 @@ from aioparallel.cli.groups.printing import group_object
 from aioparallel.cli.groups.reading import Connected, GroupView, connected, group_not_found, read_groups
 from aioparallel.cli.groups.showing import OpenRecords, open_records, positions_reader
 from aioparallel.event_loop.loop import stopping_signals
+from aioparallel.observe.http_server import JSON, PLAIN, Answer, HttpServer, Request, Route
 from aioparallel.records.errors import AioparallelError, ClientError
 
-__all__ = ["Answer", "Figures", "answer", "prometheus", "serve_groups"]
+__all__ = ["Figures", "answer", "prometheus", "serve_groups", "server_of"]
 
-_REQUEST: Final = 10.0
-"""Seconds for a request to arrive, and for its answer to leave."""
 _READ: Final = 8.0
 """Seconds for reading the figures: scrapers wait for about ten."""
-_LONGEST: Final = 8_192
-"""Most bytes of a request line or header."""
-_HEADERS: Final = 100
-_REASONS: Final = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Unavailable"}
-_JSON: Final = "application/json"
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
-_PLAIN: Final = "text/plain; charset=utf-8"
+_NOT_FOUND: Final = "there are /metrics, /groups and /groups/NAME"
 
 _METRICS: Final = (
     ("aioparallel_group_remaining", "Records that are not complete, by the commits with their offset maps."),
     ("aioparallel_group_lag", "Offsets above the committed ones."),
     ("aioparallel_group_members", "Members of the group."),
 )
-
-
-class Answer(NamedTuple):
-    """What a request gets."""
-
-    status: int
-    content_type: str
-    body: str
-
-    def encode(self, *, has_body: bool = True) -> bytes:
-        """The response. ``has_body``: False for HEAD."""
-        body = self.body.encode()
-        head = (
-            f"HTTP/1.1 {self.status} {_REASONS[self.status]}\r\nContent-Type: {self.content_type}\r\n"
-            f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-        )
-        return head.encode() + (body if has_body else b"")
 
 
 class Figures:
@@ -84,27 +60,38 @@ class Figures:
         return found
 
 
-async def answer(target: str, figures: Figures) -> Answer:
-    """The answer to GET of this target."""
-    path = target.partition("?")[0]
-    if path not in ("/metrics", "/groups") and not path.startswith("/groups/"):
-        return Answer(200 if path == "/" else 404, _PLAIN, "there are /metrics, /groups and /groups/NAME\n")
+async def answer(path: str, figures: Figures) -> Answer:
+    """The answer to GET of this path."""
     try:
         groups = await figures.get()
     except (AioparallelError, TimeoutError) as error:
         say(f"WARNING {error}")
-        return Answer(503, _PLAIN, f"{error}\n")
+        return Answer(503, PLAIN, f"{error}\n")
     if path == "/metrics":
         return Answer(200, _PROMETHEUS, prometheus(groups))
     if path == "/groups":
         return _json({"groups": [group_figures(one) for one in groups]})
     name = unquote(path.removeprefix("/groups/"))
     found = [group_figures(one) for one in groups if one.name == name]
-    return _json(found[0]) if found else Answer(404, _PLAIN, f"group {name!r} is not served, or does not exist\n")
+    return _json(found[0]) if found else Answer(404, PLAIN, f"group {name!r} is not served, or does not exist\n")
+
+
+def server_of(figures: Figures, host: str, port: int) -> HttpServer:
+    """What serves these figures."""
+
+    async def ask(request: Request) -> Answer:
+        return await answer(request.path, figures)
+
+    async def say_paths(request: Request) -> Answer:
+        return Answer(200, PLAIN, f"{_NOT_FOUND}\n")
+
+    of_groups = Route(ask, timeout=None)  # reading has a limit of its own
+    routes = {"/": Route(say_paths), **dict.fromkeys(("/metrics", "/groups", "/groups/*"), of_groups)}
+    return HttpServer(routes, port, host, _NOT_FOUND)
 
 
 def _json(found: object) -> Answer:
-    return Answer(200, _JSON, json.dumps(found, ensure_ascii=False) + "\n")
+    return Answer(200, JSON, json.dumps(found, ensure_ascii=False) + "\n")
 
 
 def group_figures(group: GroupView) -> dict[str, object]:
@@ -152,41 +139,6 @@ def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, figures: Figures) -> None:
-    """Read one request, answer it, and close the connection."""
-    try:
-        async with asyncio.timeout(_REQUEST):
-            method, target = await _request(reader)
-        if method not in ("GET", "HEAD"):
-            found = Answer(405, _PLAIN, "only GET and HEAD\n")
-        else:
-            found = await answer(target, figures)
-    except (ValueError, asyncio.IncompleteReadError):
-        method, found = "GET", Answer(400, _PLAIN, "this is no HTTP request\n")
-    except (TimeoutError, OSError):
-        writer.close()
-        return
-    try:
-        async with asyncio.timeout(_REQUEST):
-            writer.write(found.encode(has_body=method != "HEAD"))
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
-    except OSError:  # the reader has gone, or it does not read
-        writer.transport.abort()
-
-
-async def _request(reader: asyncio.StreamReader) -> tuple[str, str]:
-    """Method and target. Raises ValueError for what is no request, or is too long."""
-    words = (await reader.readline()).decode("latin-1").split()
-    if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise ValueError(words)
-    for _ in range(_HEADERS):
-        if not (await reader.readline()).strip():
-            return words[0], words[1]
-    raise ValueError("too many headers")
-
-
 async def serve_groups(names: Sequence[str], how: Serving, where: GroupAccess) -> None:
     """``aioparallel groups serve``."""
     stop = asyncio.Event()
@@ -194,22 +146,20 @@ async def serve_groups(names: Sequence[str], how: Serving, where: GroupAccess) -
         figures = Figures(_reader(to, names, queues, where), how.keep)
         await figures.get()  # reports wrong settings at once
 
-        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await respond(reader, writer, figures)
-
+        server = server_of(figures, how.host, how.port)
         try:
-            server = await asyncio.start_server(serve, how.host, how.port, limit=_LONGEST)
+            await server.__aenter__()
         except OSError as error:
             raise ClientError(
                 f"{how.host}:{how.port}: {error.strerror or error}; --port chooses another port"
             ) from error
-        with closing(server):  # and not ``async with``: since Python 3.12 that waits for all who are connected
-            port = server.sockets[0].getsockname()[1]
+        try:
             example = quote(names[0], safe="") if names else "NAME"
-            at = f"http://{how.host}:{port}"
-            say(f"Serving {at}/metrics and {at}/groups/{example}; Ctrl-C ends it.")
+            say(f"Serving {server.url}/metrics and {server.url}/groups/{example}; Ctrl-C ends it.")
             with stopping_signals(asyncio.get_running_loop(), stop.set):
                 await stop.wait()
+        finally:
+            await server.__aexit__(None, None, None)
     say("Stopped.")
 
 

@@ -130,9 +130,9 @@ async def test_a_client_that_reads_nothing_is_left(registry: CollectorRegistry) 
         async with serve_metrics(0, registry=registry) as server:
             reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
             writer.write(b"GET /metrics HTTP/1.1\r\n\r\n")
-            await until(lambda: server._connections)
+            await until(lambda: server._server.connections)
             await asyncio.sleep(0.1)
-        assert not server._connections
+        assert not server._server.connections
         with contextlib.suppress(ConnectionResetError):
             assert len(await reader.read()) < 20_000_000
         writer.close()
