@@ -69,7 +69,7 @@ async def skip(group: str, texts: Sequence[str], how: Doing, where: Cluster, sto
         changes = [
             skip_change(now[place], offsets, partial(_epoch, epochs, place)) for place, offsets in places.items()
         ]
-        await carry_out(one, changes, how)
+        await carry_out(one, changes, how, SKIP_VIA)
 
 
 def _epoch(epochs: Mapping[tuple[TopicPartition, int], int], place: TopicPartition, offset: int) -> int:
@@ -175,17 +175,26 @@ def _size(value: bytes | None) -> str:
 # -- carrying out
 
 
-async def require_idle(one: Opened) -> None:
-    """Raise Refused if the group has members."""
+SKIP_VIA: Final = (
+    ". Or let a member that runs skip the records: --via, with an OffsetsEndpoint in the extensions of its consumer"
+)
+ONLY_STOPPED: Final = (
+    ". A running group cannot do this: its members keep what they have done in memory, and run a record that is done "
+    "again only after a new start"
+)
+
+
+async def require_idle(one: Opened, otherwise: str = ONLY_STOPPED) -> None:
+    """Raise Refused if the group has members. ``otherwise``: what else the user may do, or why nothing."""
     state = await one.to.admin.describe_group(one.group)
     if state.members:
         raise Refused(
             f"group {one.group!r} has {counted(len(state.members), 'member')}: {members_text(state)}. Stop all members "
-            "first; static members are members until their session.timeout.ms is over"
+            f"first; static members are members until their session.timeout.ms is over{otherwise}"
         )
 
 
-async def carry_out(one: Opened, changes: Sequence[Change], how: Doing) -> None:
+async def carry_out(one: Opened, changes: Sequence[Change], how: Doing, otherwise: str = ONLY_STOPPED) -> None:
     """Print the changes and, with ``execute``, make them. Raises Refused."""
     console = make_console()
     for change in changes:
@@ -197,12 +206,12 @@ async def carry_out(one: Opened, changes: Sequence[Change], how: Doing) -> None:
         return
     if not how.execute:
         try:
-            await require_idle(one)
+            await require_idle(one, otherwise)
         except Refused as error:
             say(f"WARNING --execute would be refused now: {error}")
         say("Nothing was changed: this was a dry run. --execute does it.")
         return
-    await require_idle(one)
+    await require_idle(one, otherwise)
     ids = await one.to.client.topic_ids({change.partition.topic for change in needed}, REQUEST_TIMEOUT)
     after = {
         change.partition: change.after._replace(topic_id=ids.get(change.partition.topic, b"")) for change in needed

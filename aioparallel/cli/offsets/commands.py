@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
@@ -15,12 +16,15 @@ from aioparallel.cli.parsing import parse_time, understood
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Doing", "Rewinding", "offsets"]
+__all__ = ["Doing", "Rewinding", "Via", "offsets"]
+
+TOKEN: Final = "AIOPARALLEL_OFFSETS_TOKEN"
+"""The variable that has the token of the endpoints."""
 
 WHICH: Final = Group("Which partitions", sort_key=1)
 HOW: Final = Group("How", sort_key=2)
 
-GroupName = Annotated[str, Parameter(help="The consumer group. It must have no members.")]
+GroupName = Annotated[str, Parameter(help="The consumer group. It must have no members, unless --via is given.")]
 Places = Annotated[
     tuple[str, ...],
     Parameter(help="`topic:partition:offset`, or `topic:partition:first-last`, such as `orders:3:1234`."),
@@ -69,17 +73,50 @@ class Rewinding:
         )
 
 
+@Parameter(name="*", group=Group("A running group", sort_key=4))
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Via:
+    """Members that skip the offsets themselves."""
+
+    via: Annotated[tuple[str, ...], Parameter(metavar="URL")] = ()
+    """Ask this member of the running group, whose consumer has an `OffsetsEndpoint`: `http://127.0.0.1:9180`.
+    Repeatable: the one that has the partition does it."""
+    token_file: Annotated[Path | None, Parameter(metavar="PATH")] = None
+    """A file with the token of the endpoints. Not given: the variable `AIOPARALLEL_OFFSETS_TOKEN`."""
+
+    def token(self) -> str:
+        """The token. Raises ConfigurationError."""
+        if self.token_file is None:
+            found = os.environ.get(TOKEN, "")
+            if not found:
+                raise ConfigurationError("token_file", None, f"must be given, or the variable {TOKEN}")
+            return _checked(found, f"the variable {TOKEN}")
+        try:
+            found = self.token_file.read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            raise ConfigurationError("token_file", str(self.token_file), f"cannot be read: {error}") from error
+        return _checked(found, "the file")
+
+
+def _checked(text: str, what: str) -> str:
+    token = text.strip()
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ConfigurationError("token_file", None, f"{what} must have one token of printable ASCII characters")
+    return token
+
+
 offsets = App(
     name="offsets",
     help="""Offsets of a group that is stopped: skip or redo single records, rewind, export and import.
 
     The offset map of each commit is kept, in its format: records that are complete stay complete, unless they are
     named. Tools that set offsets without the map make all of them run again. Nothing is changed without `--execute`. A
-    group with members is refused.
+    group with members is refused, except that a running member can skip records itself: `skip --via`.
 
     **Examples**
 
     - `aioparallel offsets skip billing orders:3:1234 --execute`
+    - `aioparallel offsets skip billing orders:3:1234 --via http://127.0.0.1:9180 --execute`
     - `aioparallel offsets redo billing orders:3:1234 orders:0:17-20`
     - `aioparallel offsets rewind billing --to 2h`
     - `aioparallel offsets export billing billing.json`
@@ -94,6 +131,7 @@ async def skip_command(
     /,
     *,
     how: Doing = Doing(),
+    via: Via = Via(),
     where: Cluster = Cluster(),
     stored_in: Database = Database(),
 ) -> None:
@@ -101,7 +139,15 @@ async def skip_command(
 
     Refused below the committed offset, at or above the end of the log, and if the map cannot hold the offset: because
     it is too far above, or because the text would be longer than the brokers accept.
+
+    With `--via` members of the running group do it, wherever the record is: a handler that runs is cancelled. Then no
+    broker and no database are asked from here.
     """
+    if via.via:
+        from aioparallel.cli.offsets.asking import skip_via  # noqa: PLC0415
+
+        await skip_via(group, places, how, via)
+        return
     from aioparallel.cli.offsets.changing import skip  # noqa: PLC0415 - brings the Kafka client
 
     await skip(group, places, how, where, stored_in)
