@@ -44,6 +44,7 @@ from aioparallel.config.option_docs import (
     options_of,
     options_taken,
 )
+from aioparallel.control import OffsetsEndpoint
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
 from aioparallel.observe.metrics import OpenTelemetryMetrics, PrometheusMetrics, serve_metrics
@@ -97,6 +98,7 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _section("PrometheusMetrics", _arguments(PrometheusMetrics.__init__, PrometheusMetrics)),
         _section("OpenTelemetryMetrics", _arguments(OpenTelemetryMetrics.__init__, OpenTelemetryMetrics)),
         _section("serve_metrics", _arguments(serve_metrics, serve_metrics)),
+        _section("OffsetsEndpoint", _arguments(OffsetsEndpoint.__init__, OffsetsEndpoint)),
         _taker(KmqConsumer),
         _taker(RedeliveryTracker),
         _taker(PriorityConsumer),
