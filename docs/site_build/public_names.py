@@ -63,6 +63,7 @@ PAGES = (
             "source_headers",
             "name_records",
             "RecordFilter",
+            "Skipped",
         ),
     ),
     ApiPage(
@@ -119,6 +120,7 @@ PAGES = (
         shows_bases=True,
     ),
     ApiPage("api/metrics.md", "aioparallel.observe.metrics", "aioparallel.observe.metrics", ""),
+    ApiPage("api/control.md", "aioparallel.control", "aioparallel.control", ""),
     ApiPage("api/http.md", "aioparallel.http", "aioparallel.http", ""),
     ApiPage("api/deserializers.md", "aioparallel.deserializers", "aioparallel.deserializers", ""),
     ApiPage("api/web.md", "aioparallel.web", "aioparallel.web", ""),
