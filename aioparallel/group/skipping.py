@@ -280,7 +280,7 @@ class Skipping:
                 "is skipped then"
             )
         if any(record in assignment.in_flight for record in running):
-            return f"the handler of its batch has not ended within {seconds}; it is not skipped"
+            return f"its handler, or that of its batch, has not ended within {seconds}; it is not skipped"
         return f"its outputs or its dead letter were not acknowledged within {seconds}; it is not skipped"
 
     def _log(self, assignment: Assignment, offsets: Sequence[int]) -> None:
