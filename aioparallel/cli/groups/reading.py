@@ -48,20 +48,22 @@ class Sampled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PartitionView:
-    """A partition of a group as it is shown. ``open``: the open records of its KMQ queue."""
+    """A partition of a group as it is shown. ``open``: the open records of its KMQ queue. ``open_committed``: how many
+    of these are complete by the commit. Others were started after it, so it counts them as incomplete."""
 
     work: PartitionWork
     member: GroupMember | None
     in_database: bool = False
     sampled: Sampled | None = None
     open: PartitionStatus | None = None
+    open_committed: int = 0
 
     @property
     def remaining(self) -> int:
         """Records that are not complete."""
         counted = None if self.sampled is None else self.sampled.records
         left = self.work.remaining if counted is None else counted
-        return left + (0 if self.open is None else self.open.open)
+        return left + self.open_committed
 
     @property
     def is_exact(self) -> bool:

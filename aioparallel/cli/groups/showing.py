@@ -74,11 +74,15 @@ class OpenRecords:
     async def added_to(self, views: Sequence[PartitionView]) -> list[PartitionView]:
         """The same views with their open records."""
         found = {
-            TopicPartition(queue, one.partition): one
+            TopicPartition(queue, one.partition): (one, status.open_in(one.partition))
             for queue, status in self._queues.items()
             for one in await status.update()
         }
-        return [replace(view, open=found.get(view.work.partition)) for view in views]
+        return [
+            replace(view, open=one, open_committed=sum(map(view.work.known.is_complete, offsets)))
+            for view in views
+            for one, offsets in [found.get(view.work.partition, (None, ()))]
+        ]
 
 
 @asynccontextmanager

@@ -163,6 +163,10 @@ class QueueStatus:
             for partition, markers in self._markers.items()
         ]
 
+    def open_in(self, partition: int) -> Collection[int]:
+        """Offsets of the open records of a partition of the queue, after :meth:`update`."""
+        return self._markers[TopicPartition(self._topics.markers, partition)].open
+
     async def _redeliveries(self, wanted: Mapping[TopicPartition, Collection[int]]) -> defaultdict[int, list[int]]:
         """Earlier deliveries of each of these records, by partition."""
         counts: defaultdict[int, list[int]] = defaultdict(list)

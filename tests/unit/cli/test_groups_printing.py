@@ -17,7 +17,7 @@ from aioparallel.cli.groups.printing import letters_for, list_table, objects, sh
 from aioparallel.cli.groups.reading import GroupView, PartitionView, Sampled, group_not_found
 from aioparallel.cli.groups.sampling import spans_for
 from aioparallel.cli.groups.serving import Figures, answer, server_of
-from aioparallel.cli.groups.showing import EXCEEDED, UNKNOWN, exit_code, is_stuck
+from aioparallel.cli.groups.showing import EXCEEDED, UNKNOWN, OpenRecords, exit_code, is_stuck
 from aioparallel.cli.groups.strip import ASCII, BLOCKS
 from aioparallel.cli.groups.work import work_of
 from aioparallel.cli.kmq.status import PartitionStatus
@@ -133,9 +133,33 @@ def test_a_figure_is_exact_only_if_it_is_known() -> None:
 def test_open_records_of_a_queue_are_work() -> None:
     """They are added, and the oldest of them counts for the age."""
     status = PartitionStatus(0, open=4, oldest=900.0, overdue=0, redelivered=0, most=0, behind=None)
-    view = replace(group().partitions[0], open=status)
+    view = replace(group().partitions[0], open=status, open_committed=4)
     assert (view.remaining, view.oldest_age(NOW)) == (6, 900.0)
     assert "6 (4 open)" in printed(group(), [view])
+
+
+class _Markers:
+    """The markers of a partition with these open offsets."""
+
+    def __init__(self, *offsets: int) -> None:
+        self._offsets = offsets
+
+    async def update(self) -> list[PartitionStatus]:
+        return [PartitionStatus(0, len(self._offsets), 1.0, 0, 0, 0, None)]
+
+    def open_in(self, partition: int) -> tuple[int, ...]:
+        assert partition == 0
+        return self._offsets
+
+
+async def test_an_open_record_counts_once() -> None:
+    """One that was started after the last commit is incomplete by the commit already."""
+    view = PartitionView(work_of(FIRST, Committed(5, ""), 0, 10), None)
+    queues = OpenRecords({FIRST.topic: _Markers(1, 3, 5, 9)})  # type: ignore[dict-item]
+    (found,) = await queues.added_to([view])
+    assert (view.remaining, found.open_committed, found.remaining) == (5, 2, 7)
+    assert found.open is not None
+    assert found.open.open == 4
 
 
 def test_stuck_and_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
