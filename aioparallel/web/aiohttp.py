@@ -135,7 +135,7 @@ def metrics_routes(registry: CollectorRegistry | None = None) -> list[web.RouteD
     expose = answers.metrics(registry)
 
     async def metrics(request: web.Request) -> web.Response:
-        body, content_type = expose(request.headers.get("Accept", ""))
+        body, content_type = await expose(request.headers.get("Accept", ""))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     return [web.get(answers.METRICS, metrics)]

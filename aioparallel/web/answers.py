@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -77,14 +77,15 @@ def stats(consumers: Mapping[str, AnyService]) -> Answer:
     return Answer(_OK, {name: _stats(service) for name, service in consumers.items()})
 
 
-def metrics(registry: CollectorRegistry | None) -> Callable[[str], tuple[bytes, str]]:
-    """A function that takes the Accept header of a request and returns the body for Prometheus, and its content type.
+def metrics(registry: CollectorRegistry | None) -> Callable[[str], Awaitable[tuple[bytes, str]]]:
+    """An async function that takes the Accept header of a request and returns the body for Prometheus, and its content
+    type.
 
     Raises ImportError without prometheus-client.
     """
-    from aioparallel.observe.metrics.prometheus import exposition  # noqa: PLC0415 - only who has metrics has its library
+    from aioparallel.observe.metrics.prometheus import expose  # noqa: PLC0415 - only who has metrics has its library
 
-    return partial(exposition, registry=registry)
+    return partial(expose, registry=registry)
 
 
 def _stats(service: AnyService) -> object:

@@ -66,7 +66,7 @@ def metrics_router(registry: CollectorRegistry | None = None) -> APIRouter:
     @router.get(answers.METRICS, response_class=Response)
     async def metrics(request: Request) -> Response:
         """Metrics for Prometheus."""
-        body, content_type = expose(request.headers.get("accept", ""))
+        body, content_type = await expose(request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     return router

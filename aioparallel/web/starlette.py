@@ -120,7 +120,7 @@ def metrics_routes(registry: CollectorRegistry | None = None) -> list[Route]:
     expose = answers.metrics(registry)
 
     async def metrics(request: Request) -> Response:
-        body, content_type = expose(request.headers.get("accept", ""))
+        body, content_type = await expose(request.headers.get("accept", ""))
         return Response(body, headers={"Content-Type": content_type})
 
     return [Route(answers.METRICS, metrics)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
@@ -27,7 +29,7 @@ from aioparallel.observe.metrics.options import checked_bounds, checked_labels, 
 from aioparallel.observe.metrics.serving import MetricsServer, checked_address, serve_metrics
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["PrometheusMetrics", "exposition"]
+__all__ = ["PrometheusMetrics", "expose", "exposition"]
 
 Labels = tuple[tuple[str, str], ...]
 
@@ -213,3 +215,13 @@ def exposition(accept: str, registry: CollectorRegistry | None = None) -> tuple[
     """The body of ``/metrics`` and its content type. ``accept``: the header of the request. Any thread may call it."""
     encode, content_type = choose_encoder(accept)
     return encode(REGISTRY if registry is None else registry), content_type
+
+
+async def expose(accept: str, registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
+    """:func:`exposition` in a thread of its own: with hundreds of partitions it takes a tenth of a second, in which the
+    event loop would be blocked. The loop's default threads may all be in use by handlers."""
+    thread = ThreadPoolExecutor(1, "aioparallel-metrics")
+    try:
+        return await asyncio.get_running_loop().run_in_executor(thread, exposition, accept, registry)
+    finally:
+        thread.shutdown(wait=False)

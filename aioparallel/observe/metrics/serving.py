@@ -68,15 +68,17 @@ class MetricsServer:
 
     async def _answer(self, request: Request) -> Answer:
         try:
-            return self._metrics(request) if request.path == "/metrics" else self._probe(request.path[1:])
+            if request.path == "/metrics":
+                return await self._metrics(request)
+            return self._probe(request.path[1:])
         except Exception:
             logger.exception("A request for metrics could not be answered", extra={"action": "metrics_failed"})
             return Answer(500, PLAIN, "the request could not be answered; the log says why\n")
 
-    def _metrics(self, request: Request) -> Answer:
-        from aioparallel.observe.metrics.prometheus import exposition  # noqa: PLC0415 - it imports this module
+    async def _metrics(self, request: Request) -> Answer:
+        from aioparallel.observe.metrics.prometheus import expose  # noqa: PLC0415 - it imports this module
 
-        body, kind = exposition(request.headers.get("accept", ""), self._registry)
+        body, kind = await expose(request.headers.get("accept", ""), self._registry)
         return Answer(200, kind, body)
 
     def _probe(self, asked: str) -> Answer:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
@@ -213,3 +214,32 @@ def _check(answer: httpx.Response) -> None:
     assert answer.status_code == 200
     assert answer.headers["Content-Type"].startswith("text/plain; version=")
     assert "temperature 21.0" in answer.text
+
+
+class _Noting:
+    """A collector that notes in which threads it is asked."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.threads: set[int] = set()
+        registry.register(self)
+
+    def describe(self) -> list[Any]:
+        return []
+
+    def collect(self) -> list[Any]:
+        self.threads.add(threading.get_ident())
+        return []
+
+
+async def test_the_text_is_not_made_on_the_event_loop(registry: CollectorRegistry) -> None:
+    """With hundreds of partitions it takes a tenth of a second, in which no handler would run."""
+    noting = _Noting(registry)
+    async with serve_metrics(0, registry=registry) as server:
+        assert (await get(server.port, "/metrics")).status == 200
+    async with _aiohttp(registry) as address, httpx.AsyncClient() as client:
+        assert (await client.get(f"{address}/metrics")).status_code == 200
+    for app in (_fastapi(registry), Starlette(routes=starlette_routes(registry))):
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as client:
+            assert (await client.get("/metrics")).status_code == 200
+    assert len(noting.threads) >= 1
+    assert threading.get_ident() not in noting.threads
