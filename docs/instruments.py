@@ -8,9 +8,10 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from aioparallel.observe.metrics import INSTRUMENTS, Instrument, Kind
+from aioparallel.observe.metrics import INSTRUMENTS, Instrument
+from docs.dashboard import dashboard
 
 __all__ = ["ALERTS", "files", "names_in"]
 
@@ -18,7 +19,6 @@ _HERE: Final = Path(__file__).parent
 PAGE: Final = _HERE / "metrics.md"
 DASHBOARD: Final = _HERE / "metrics-dashboard.json"
 RULES: Final = _HERE / "metrics-alerts.yml"
-_UNITS: Final = {"s": "s", "By": "bytes", "1": "short"}
 
 
 def files() -> Iterator[tuple[Path, str]]:
@@ -29,7 +29,7 @@ def files() -> Iterator[tuple[Path, str]]:
         before, _, rest = page.partition(begin)
         page = f"{before}{begin}\n{part}\n{end}{rest.partition(end)[2]}"
     yield PAGE, page
-    yield DASHBOARD, json.dumps(_dashboard(), indent=1) + "\n"
+    yield DASHBOARD, json.dumps(dashboard(list(_grouped())), indent=1) + "\n"
     yield RULES, _rules()
 
 
@@ -125,6 +125,14 @@ class Alert(NamedTuple):
     remedy: str
 
 
+def _grown(counter: str, time: str) -> str:
+    """Whether a counter has grown in this time. Of a series that is younger, ``increase`` does not see what was counted
+    before its first scrape, such as a position that was outside the log at the start."""
+    return f"increase({counter}[{time}]) > 0 or ({counter} > 0 unless {counter} offset {time})"
+
+
+_DEAD_LETTERED: Final = 'aioparallel_records_ended_total{outcome="dead_lettered"}'
+
 ALERTS: Final = (
     Alert("ConsumerFailed", "aioparallel_health_live == 0", 1, "critical",
           "The consumer {{ $labels.consumer }} of group {{ $labels.group }} has failed.",
@@ -151,9 +159,8 @@ ALERTS: Final = (
           "0.05 * sum by (group, topic) (rate(aioparallel_handler_duration_seconds_count[10m]))", 10, "warning",
           "More than 5 % of the attempts on {{ $labels.topic }} fail in group {{ $labels.group }}.",
           "Look at the errors in the log."),
-    Alert("DeadLetters",
-          'sum by (group, topic) (increase(aioparallel_records_ended_total{outcome="dead_lettered"}[15m])) > 0', 0,
-          "warning", "Records of {{ $labels.topic }} were dead-lettered in group {{ $labels.group }}.",
+    Alert("DeadLetters", f"sum by (group, topic) ({_grown(_DEAD_LETTERED, '15m')}) > 0", 0, "warning",
+          "Records of {{ $labels.topic }} were dead-lettered in group {{ $labels.group }}.",
           "Look at them: aioparallel dlq list."),
     Alert("CommitsFail",
           "increase(aioparallel_commits_failed_total[10m]) > 0 and increase(aioparallel_commits_total[10m]) == 0", 5,
@@ -169,7 +176,8 @@ ALERTS: Final = (
           "The event loop of group {{ $labels.group }} is blocked for more than 5 % of the time.",
           "The log has the line that blocks it (loop_held). Use in_threads() or in_processes()."),
     Alert("RecordsLost",
-          "increase(aioparallel_log_truncations_total[1h]) > 0 or increase(aioparallel_offset_resets_total[1h]) > 0", 0,
+          f"{_grown('aioparallel_log_truncations_total', '1h')} or "
+          f"{_grown('aioparallel_offset_resets_total', '1h')}", 0,
           "critical", "Group {{ $labels.group }}: a log has lost records, or positions were outside of the log.",
           "Look at the log of the consumer. Check retention, replicas and unclean leader elections."),
     Alert("TransactionInDoubt", "aioparallel_transactions_in_doubt == 1", 2, "critical",
@@ -203,158 +211,6 @@ def _rules() -> str:
             f"          description: {json.dumps(one.remedy)}",
         ]
     return "\n".join(lines) + "\n"
-
-
-# -- the dashboard --------------------------------------------------------------------------------------
-
-_WHERE: Final = 'group=~"$group"'
-_OF_TOPIC: Final = f'{_WHERE}, topic=~"$topic"'
-
-
-class Panel(NamedTuple):
-    """A panel: its title, and each expression with its legend."""
-
-    title: str
-    targets: Sequence[tuple[str, str]]
-    unit: str = "short"
-    kind: str = "timeseries"
-
-
-def _quantiles(name: str, where: str) -> list[tuple[str, str]]:
-    return [
-        (f"histogram_quantile({q}, sum by (le) (rate({name}_bucket{{{where}}}[$__rate_interval])))", title)
-        for q, title in (("0.5", "median"), ("0.99", "99 %"))
-    ]
-
-
-_MAIN: Final = (
-    Panel("Ready", [(f"min(aioparallel_health_ready{{{_WHERE}}})", "")], kind="stat"),
-    Panel("Problems", [(f"sum by (kind) (aioparallel_health_problems{{{_WHERE}}}) > 0", "{{kind}}")], kind="stat"),
-    Panel("Lag", [(f"sum(aioparallel_partition_lag{{{_OF_TOPIC}}})", "")], kind="stat"),
-    Panel("Oldest incomplete record", [(f"max(aioparallel_partition_oldest_seconds{{{_OF_TOPIC}}})", "")], "s", "stat"),
-    Panel(
-        "Records ended",
-        [(f"sum by (outcome) (rate(aioparallel_records_ended_total{{{_OF_TOPIC}}}[$__rate_interval]))", "{{outcome}}")],
-        "ops",
-    ),
-    Panel("Lag by topic", [(f"sum by (topic) (aioparallel_partition_lag{{{_OF_TOPIC}}})", "{{topic}}")]),
-    Panel("Handler time", _quantiles("aioparallel_handler_duration_seconds", _OF_TOPIC), "s"),
-    Panel("Wait before the handler", _quantiles("aioparallel_record_wait_seconds", _OF_TOPIC), "s"),
-    Panel("Age at the end", _quantiles("aioparallel_record_age_seconds", _OF_TOPIC), "s"),
-    Panel(
-        "Handlers running, of the most",
-        [(f"sum(aioparallel_handlers_running{{{_WHERE}}}) / sum(aioparallel_handlers_limit{{{_WHERE}}})", "used")],
-        "percentunit",
-    ),
-    Panel("Commit time", _quantiles("aioparallel_commit_duration_seconds", _WHERE), "s"),
-    Panel("Lateness of the event loop", _quantiles("aioparallel_loop_lag_seconds", _WHERE), "s"),
-)
-
-
-def _of_instrument(one: Instrument) -> Panel:
-    """A plain panel: rates of counters, medians of histograms, sums or maxima of gauges."""
-    name, where = one.prometheus_name, _OF_TOPIC if "topic" in one.labels else _WHERE
-    by = [label for label in one.labels if label != "partition"]
-    legend = " ".join(f"{{{{{label}}}}}" for label in by)
-    grouping = f" by ({', '.join(by)})" if by else ""
-    unit = _UNITS.get(one.unit, "short")
-    if one.kind is Kind.HISTOGRAM:
-        return Panel(one.name, _quantiles(one.prometheus_family, where), unit)
-    if one.kind is Kind.COUNTER:
-        expression = f"sum{grouping} (rate({name}{{{where}}}[$__rate_interval]))"
-        return Panel(one.name, [(expression, legend)], "percentunit" if one.unit == "s" else "ops")
-    add = "max" if one.unit in ("s", "1", "{offset}") else "sum"
-    return Panel(one.name, [(f"{add}{grouping} ({name}{{{where}}})", legend)], unit)
-
-
-def _dashboard() -> dict[str, Any]:
-    panels: list[dict[str, Any]] = []
-    y = _place(panels, "Overview", _MAIN, {}, 0, collapsed=False)
-    for title, group in _grouped():
-        meanings = {one.name: one.description for one in group}
-        y = _place(panels, title, [_of_instrument(one) for one in group], meanings, y, collapsed=True)
-    source = "${datasource}"
-    return {
-        "title": "aioparallel",
-        "uid": "aioparallel",
-        "tags": ["aioparallel", "kafka"],
-        "schemaVersion": 39,
-        "editable": True,
-        "refresh": "30s",
-        "time": {"from": "now-3h", "to": "now"},
-        "templating": {
-            "list": [
-                {"name": "datasource", "type": "datasource", "query": "prometheus", "label": "data source"},
-                _variable("group", "label_values(aioparallel_health_running, group)", source),
-                _variable("topic", 'label_values(aioparallel_partition_lag{group=~"$group"}, topic)', source),
-            ]
-        },
-        "panels": panels,
-    }
-
-
-def _variable(name: str, query: str, source: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "type": "query",
-        "query": {"query": query, "refId": name},
-        "datasource": {"type": "prometheus", "uid": source},
-        "refresh": 2,
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".*",
-        "current": {"text": ["All"], "value": ["$__all"]},
-    }
-
-
-def _place(
-    panels: list[dict[str, Any]],
-    title: str,
-    found: Sequence[Panel],
-    meanings: dict[str, str],
-    y: int,
-    *,
-    collapsed: bool,
-) -> int:
-    """Add a row with panels, three beside each other (four if they are small). Returns where the next row is."""
-    row: dict[str, Any] = {
-        "type": "row",
-        "title": title,
-        "collapsed": collapsed,
-        "gridPos": {"x": 0, "y": y, "w": 24, "h": 1},
-        "panels": [],
-    }
-    panels.append(row)
-    inside = row["panels"] if collapsed else panels
-    x, y = 0, y + 1
-    bottom = y
-    for panel in found:
-        width, height = (6, 4) if panel.kind == "stat" else (8, 7)
-        if x + width > 24 or (x and height != bottom - y):
-            x, y = 0, bottom
-        inside.append(_panel(panel, meanings.get(panel.title, ""), {"x": x, "y": y, "w": width, "h": height}))
-        x, bottom = x + width, y + height
-    for number, one in enumerate(panels, 1):
-        one["id"] = number * 100
-        for inner, other in enumerate(one.get("panels", ()), 1):
-            other["id"] = number * 100 + inner
-    return bottom
-
-
-def _panel(panel: Panel, meaning: str, place: dict[str, int]) -> dict[str, Any]:
-    source = {"type": "prometheus", "uid": "${datasource}"}
-    return {
-        "type": panel.kind,
-        "title": panel.title,
-        "description": meaning,
-        "datasource": source,
-        "gridPos": place,
-        "fieldConfig": {"defaults": {"unit": panel.unit, "min": 0}, "overrides": []},
-        "targets": [
-            {"refId": chr(ord("A") + at), "expr": expression, "legendFormat": legend or "__auto", "datasource": source}
-            for at, (expression, legend) in enumerate(panel.targets)
-        ],
-    }
 
 
 def write() -> None:

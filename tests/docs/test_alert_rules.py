@@ -1,8 +1,12 @@
 """The alert rules, evaluated by Prometheus's own ``promtool`` on series of typical trouble: which alerts fire, and
-which do not. Skipped without promtool; ``test_metrics.py`` checks the names and the form of the rules without it."""
+which do not; and the queries of the dashboard.
+
+Skipped without promtool. ``test_metrics.py`` checks the names and the form of the rules without it.
+"""
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -13,7 +17,7 @@ import pytest
 import yaml
 
 from aioparallel import ProblemKind
-from docs.instruments import ALERTS, RULES
+from docs.instruments import ALERTS, DASHBOARD, RULES
 
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool (of Prometheus) is not installed")
@@ -146,6 +150,21 @@ CASES: Mapping[str, tuple[Series, Mapping[str, Mapping[str, str]]]] = {
     ),
     "the event loop is blocked": ({"loop_blocked_seconds_total": one("0+6x60")}, {"EventLoopBlocked": MEMBER}),
     "a log has lost records": ({"log_truncations_total": one("0x50 1x10")}, {"RecordsLost": MEMBER}),
+    "a position was outside the log when the consumer started": (
+        {"offset_resets_total": one("_x50 1x10")},
+        {"RecordsLost": MEMBER},
+    ),
+    "the first record is dead-lettered": (
+        {"records_ended_total dead": in_partition("_x50 1x10", outcome="dead_lettered")},
+        {"DeadLetters": RECORD_OF_ALL},
+    ),
+    "records were lost, and dead-lettered, long ago": (
+        {
+            "offset_resets_total": one("1x60"),
+            "records_ended_total dead": in_partition("1x60", outcome="dead_lettered"),
+        },
+        {},
+    ),
     "a transaction is in doubt": (
         {"transactions_in_doubt": one("0x50 1x10"), "health_problemsin_doubt": one("0x50 1x10", kind="in_doubt")},
         {"TransactionInDoubt": MEMBER},
@@ -157,7 +176,7 @@ def series_of(found: Series) -> list[dict[str, str]]:
     """As promtool has them. What follows the name of a metric only tells its series apart."""
     rows = []
     for name, (labels, values) in found.items():
-        name = re.sub(r"(health_problems).*| dead", r"\1", name)  # noqa: PLW2901
+        name = re.sub(r"(health_problems).*| dead", r"\1", name)
         where = ", ".join(f'{key}="{value}"' for key, value in labels.items())
         rows.append({"series": f"aioparallel_{name}{{{where}}}", "values": values})
     return rows
@@ -180,6 +199,19 @@ def check(*arguments: str) -> None:
 def test_the_rules_are_valid() -> None:
     """For Prometheus itself."""
     check("check", "rules", str(RULES))
+
+
+def test_the_dashboard_has_valid_queries(tmp_path: Path) -> None:
+    """Each of its expressions, as Grafana sends it, is PromQL."""
+    found = re.findall(r'"expr": ("[^\n]*"),?\n', DASHBOARD.read_text())
+    assert len(found) > 80
+    rules = [
+        {"record": f"panel:{number}", "expr": json.loads(one).replace("$__rate_interval", "1m")}
+        for number, one in enumerate(found)
+    ]
+    file = tmp_path / "rules.yml"
+    file.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
+    check("check", "rules", str(file))
 
 
 @pytest.mark.parametrize("case", CASES)

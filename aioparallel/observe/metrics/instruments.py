@@ -480,7 +480,7 @@ INSTRUMENTS: Final = (
         "Stats.blockages", (), _one(lambda stats: stats.blockages),
     ),
     Instrument(
-        "loop.blocked", _COUNTER, "s", "Time that this took.",
+        "loop.blocked", _COUNTER, "s", "Time that this took, to 0.05 s each.",
         "Stats.blocked_seconds", (), _one(lambda stats: stats.blocked_seconds),
     ),
     Instrument(
