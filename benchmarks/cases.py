@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from benchmarks.contestant import HandlerKind, Script
+from benchmarks.contestants.observing import Observed
 from benchmarks.measures import (
     OURS,
     Goal,
@@ -43,7 +44,8 @@ class Case:
 
     ``limit``: seconds, see ``Work.limit``. ``members``: processes of one group. ``quick``: whether quick runs include
     it. ``batch``: see ``Work.batch``. ``bounded_by``: the contestant that does the least possible work. ``together``:
-    cases with the same name here run in the same rounds, so that they can be compared.
+    cases with the same name here run in the same rounds, so that they can be compared. ``observed``: by what the second
+    side of ``compare`` is observed.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Case:
     batch: int = 0
     bounded_by: str | None = None
     together: str = ""
+    observed: Observed = ""
 
     @property
     def group(self) -> str:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from benchmarks.cases import Case
+from benchmarks.contestants.observing import Observed
 from benchmarks.workload import Shape
 
-__all__ = ["COMPARED"]
+__all__ = ["COMPARED", "DEFAULT"]
 
 QUICK: Final = Shape(300_000, 2_000, 8)
 SLEEPING: Final = replace(QUICK, sleep=(10_000,))
@@ -30,5 +31,20 @@ _CASES = (
          ordering="unordered", concurrency=1_000),
 )  # fmt: skip
 
-COMPARED: Final = {case.name: replace(case, handler="sleep") if any(case.shape.sleep) else case for case in _CASES}
+_OBSERVERS: Final[dict[Observed, str]] = {
+    "unused": "metrics and traces installed, imported and not used",
+    "metrics": "with metrics for Prometheus",
+    "traces": "with traces, 1 % sampled",
+}
+_OBSERVED = tuple(
+    replace(case, name=f"{name}-{observed}", title=f"{case.title}, {how}", observed=observed)
+    for observed, how in _OBSERVERS.items()
+    for name, case in (("no-op", _CASES[0]), ("sleep", _CASES[3]))
+)
+_ALL = (*_CASES, *_OBSERVED)
+
+COMPARED: Final = {case.name: replace(case, handler="sleep") if any(case.shape.sleep) else case for case in _ALL}
 """The cases by name. Runs are short, so that both sides of a pair run within seconds."""
+
+DEFAULT: Final = tuple(case.name for case in _CASES)
+"""Without those of which only the second side is observed: they show what that costs if both revisions are the same."""

@@ -19,7 +19,7 @@ from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records.errors import AioparallelError
 from aioparallel.testing import LocalKafka
 from benchmarks.cases import Case
-from benchmarks.compare.cases import COMPARED
+from benchmarks.compare.cases import COMPARED, DEFAULT
 from benchmarks.compare.instructions import count
 from benchmarks.compare.pairs import CONFIDENCE, Comparison, Measured, compare, play_pair, prepare
 from benchmarks.compare.revisions import WORKING_TREE, Revision, extract
@@ -48,8 +48,8 @@ def options(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("before", metavar="REV", help="a commit, branch or tag")
     parser.add_argument("after", metavar="REV", nargs="?", default=WORKING_TREE, help="default: the working tree")
-    parser.add_argument("--cases", default=",".join(COMPARED), metavar="CASE,CASE",
-                        help=f"some of: {', '.join(COMPARED)}")  # fmt: skip
+    parser.add_argument("--cases", default=",".join(DEFAULT), metavar="CASE,CASE",
+                        help=f"some of: {', '.join(COMPARED)}; metrics and traces only in the second")  # fmt: skip
     parser.add_argument("--width", type=float, default=2.0, metavar="PERCENT",
                         help="pairs until the interval is narrower (default 2 %%)")  # fmt: skip
     parser.add_argument(

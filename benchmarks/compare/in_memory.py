@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 import aioparallel
 from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, batches
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from benchmarks.contestants.observing import OBSERVED, extensions, traceparent
 
 PARTITIONS: Final = 8
 
@@ -27,7 +29,9 @@ async def consume(case: dict[str, Any], count: int) -> int:
         broker.create_topic(topic, PARTITIONS)
     broker.create_topic("in__undelivered", 1)
     for number in range(count):
-        broker.append("in", b"v" * 100, key=b"key-%d" % (number % case["keys"]), partition=number % PARTITIONS)
+        headers = (traceparent(number),) if case["traced"] else ()
+        key = b"key-%d" % (number % case["keys"])
+        broker.append("in", b"v" * 100, key=key, headers=headers, partition=number % PARTITIONS)
     seen = 0
 
     async def handle(record: Record) -> Outgoing | None:
@@ -41,6 +45,7 @@ async def consume(case: dict[str, Any], count: int) -> int:
 
     common: dict[str, Any] = {
         "group_id": "g", "client": InMemoryClient(broker, "g"), "max_concurrency": case["concurrency"], "until": "end",
+        **extensions(os.environ.get(OBSERVED, "")),
     }  # fmt: skip
     consumer: ParallelConsumer[Any, Any]
     if case["handler"] == "queue":

@@ -21,6 +21,8 @@ from typing import Final
 from aioparallel.records.errors import AioparallelError
 from benchmarks.cases import Case
 from benchmarks.compare.revisions import Revision
+from benchmarks.contestants.observing import OBSERVED, Observed
+from benchmarks.programs import ROOT
 
 __all__ = ["PROGRAM", "count", "count_in", "told"]
 
@@ -43,12 +45,15 @@ async def count(case: Case, sides: Sequence[Revision]) -> list[float] | str:
     counter = await find_counter()
     if counter is None:
         return "not counted (neither perf stat nor valgrind counts here)"
-    return list(await asyncio.gather(*(instructions_of(case, side, counter) for side in sides)))
+    observed: tuple[Observed, Observed] = ("", case.observed)
+    return list(
+        await asyncio.gather(*(instructions_of(case, *one, counter) for one in zip(sides, observed, strict=True)))
+    )
 
 
-async def instructions_of(case: Case, side: Revision, counter: Counter) -> float:
+async def instructions_of(case: Case, side: Revision, observed: Observed, counter: Counter) -> float:
     """Instructions per record."""
-    few, many = [await _counted(case, side, counter, size) for size in SIZES]
+    few, many = [await _counted(case, side, observed, counter, size) for size in SIZES]
     return (many - few) / (SIZES[1] - SIZES[0])
 
 
@@ -68,9 +73,9 @@ def _cachegrind(command: Sequence[str]) -> Sequence[str]:
     return ("valgrind", "--tool=cachegrind", "--cache-sim=no", "--cachegrind-out-file=/dev/null", *command)
 
 
-async def _counted(case: Case, side: Revision, counter: Counter, size: int) -> int:
+async def _counted(case: Case, side: Revision, observed: Observed, counter: Counter, size: int) -> int:
     command = counter((sys.executable, "-P", str(PROGRAM), json.dumps(told(case)), str(size), str(side.folder)))
-    answer = await _run(command, {"PYTHONPATH": str(side.folder), "PYTHONHASHSEED": "0"})
+    answer = await _run(command, {"PYTHONPATH": f"{side.folder}:{ROOT}", "PYTHONHASHSEED": "0", OBSERVED: observed})
     found = count_in(answer)
     if found is None:
         raise AioparallelError(f"instructions of {case.name} in {side.title} were not counted:\n{answer[-1_000:]}")
@@ -81,7 +86,7 @@ def told(case: Case) -> dict[str, object]:
     """A case as JSON for the program."""
     return {
         "keys": case.shape.keys, "handler": case.handler, "batch": case.batch, "concurrency": case.concurrency,
-        "ordering": case.ordering,
+        "ordering": case.ordering, "traced": case.observed == "traces",
     }  # fmt: skip
 
 

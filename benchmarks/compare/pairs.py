@@ -19,6 +19,7 @@ from typing import Final, Literal
 from aioparallel.records.errors import AioparallelError
 from benchmarks.compare.revisions import PROGRAM, Revision
 from benchmarks.contest import Field, Player
+from benchmarks.contestants.observing import OBSERVED, Observed
 from benchmarks.intervals import Interval, least_rounds, ratio_interval
 from benchmarks.machine import moved
 from benchmarks.measures import Run
@@ -118,7 +119,12 @@ async def play_pair(place: Field, sides: Sequence[Revision], chance: random.Rand
     hash_seed = str(chance.randrange(2**32))
     cpu = place.arena.cpu
     players = [
-        Player(contestant(name, side, hash_seed), place, library=str(side.folder), cpu=cpu)
+        Player(
+            contestant(name, side, hash_seed, place.case.observed if name == "after" else ""),
+            place,
+            library=str(side.folder),
+            cpu=cpu,
+        )
         for name, side in zip(("before", "after"), sides, strict=True)
     ]
     found, spoilt = Pair(), list[Turn]()
@@ -149,9 +155,9 @@ async def _turn(
     return runs[0], runs[1]
 
 
-def contestant(name: str, side: Revision, hash_seed: str) -> Contestant:
+def contestant(name: str, side: Revision, hash_seed: str, observed: Observed = "") -> Contestant:
     """A revision's library with its program."""
-    environment = {"PYTHONPATH": f"{side.folder}:{ROOT}", "PYTHONHASHSEED": hash_seed}
+    environment = {"PYTHONPATH": f"{side.folder}:{ROOT}", "PYTHONHASHSEED": hash_seed, OBSERVED: observed}
     # -P: the current folder is not searched, as it may have another aioparallel.
     command = (sys.executable, "-P", "-m", PROGRAM)
     return Contestant(name, side.title, command, environment=environment)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from aioparallel.records.record import TopicPartition
 from aioparallel.testing.event_log import EventLog
 from aioparallel.testing.processes.parent import tell
 from benchmarks.contestant import Handle, Job, serve
+from benchmarks.contestants.observing import OBSERVED, extensions
 from benchmarks.contestants.reading import read_all, until_over
 
 # A dead member's partitions wait for the end of its session: the shortest that brokers allow by default.
@@ -111,6 +113,7 @@ def make_consumer(job: Job) -> ParallelConsumer[Any, Any]:
         "bootstrap_servers": work.bootstrap_servers,
         "group_id": job.group,
         "max_concurrency": work.concurrency,
+        **extensions(os.environ.get(OBSERVED, "")),
         **options(job),
     }
     if work.handler == "queue":
