@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -144,6 +144,10 @@ load-rows: $(VENV)/.dev  ## Spark's driver killed at ten random moments, with si
 	$(BIN)/python -m aioparallel.jvm
 	$(BIN)/python -m pytest -s tests/load/test_rows_kills.py $(ARGS)
 	$(BIN)/python -m pytest -m slow tests/spark/test_backfill_output.py $(ARGS)
+
+load-metrics: $(VENV)/.dev  ## metrics of a worker through load, retries, a rebalance and a dead broker against what its handlers counted; remaining work after kills (10 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -m slow tests/load/test_metrics.py tests/load/test_remaining.py $(ARGS)
 
 load-hot: $(VENV)/.dev  ## a hot key and a hot partition: no other key or partition starves (2 minutes)
 	$(BIN)/python -m pytest tests/load/test_hot_key.py tests/load/test_hot_partition.py $(ARGS)

@@ -1,99 +1,117 @@
-"""What handlers count themselves, to compare it with metrics; and members whose handlers count."""
+"""What handlers count themselves, to be compared with metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aioparallel import ParallelConsumer, Record, RetryLater
 from tests.support.waiting import until
 
-__all__ = ["Book", "Counting", "running"]
+__all__ = ["Book", "member"]
 
 Place = tuple[int, int]
 """Partition and offset."""
+Handler = Callable[[Any], Awaitable[Any]]
 
 
 class Book:
-    """What the handlers of one member have seen. ``calls`` and ``seconds``: by outcome of the call."""
+    """What the handlers of one member have seen. Outcomes are those of calls: "succeeded", "failed", "delayed",
+    "cancelled"."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
         self.seconds: defaultdict[str, float] = defaultdict(float)
-        self.failed: Counter[int] = Counter()
-        """Failed calls by partition."""
+        """Time of the calls by outcome."""
         self.succeeded: Counter[int] = Counter()
-        self.ages: Counter[str] = Counter()
-        """Records with a timestamp, by outcome; their ages are added up in ``age_seconds``."""
+        """By partition, as all that follow."""
+        self.failed: Counter[int] = Counter()
+        self.began: defaultdict[int, set[int]] = defaultdict(set)
+        """Offsets."""
+        self.first = 0
+        """First attempts, in each assignment of a partition."""
         self.age_seconds = 0.0
-        self.records: set[Place] = set()
-        """Records of which a call has begun."""
+        """Sum of the ages of succeeded records."""
         self.active: dict[Place, float] = {}
-        """Running calls, and when they began."""
+        """Running calls, and when they began, by ``perf_counter``."""
         self.failing: dict[Place, tuple[float, int]] = {}
-        """Failed records that wait: when they failed first, and how often they failed."""
-        self.batches: Counter[int] = Counter()
-        """Calls of a batch handler by size."""
+        """Failed records without success so far: when they failed first, and how often."""
+        self._delayed: set[Place] = set()
 
-    def began(self, record: Record[Any, Any]) -> None:
+    def counted(self, handler: Handler) -> Handler:
+        """The handler of single records, with its calls counted."""
+
+        async def handle(record: Record[Any, Any]) -> Any:
+            self.begin(record)
+            try:
+                result = await handler(record)
+            except BaseException as error:
+                self.end(record, error)
+                raise
+            self.end(record)
+            return result
+
+        return handle
+
+    def counted_batches(self, handler: Handler) -> Handler:
+        """The same for a handler of batches."""
+
+        async def handle(records: Sequence[Record[Any, Any]]) -> Any:
+            for record in records:
+                self.begin(record)
+            result = await handler(records)
+            for record in records:
+                self.end(record)
+            return result
+
+        return handle
+
+    def begin(self, record: Record[Any, Any]) -> None:
         """A call begins."""
         place = record.partition, record.offset
-        self.records.add(place)
+        self.began[record.partition].add(record.offset)
+        self.first += record.attempt == 1 and place not in self._delayed
         self.active[place] = time.perf_counter()
 
-    def ended(self, record: Record[Any, Any], error: BaseException | None) -> None:
+    def end(self, record: Record[Any, Any], error: BaseException | None = None) -> None:
         """It has ended."""
-        place = record.partition, record.offset
-        now = time.perf_counter()
-        took = now - self.active.pop(place)
-        if error is None:
-            outcome = "succeeded"
+        place, now = (record.partition, record.offset), time.perf_counter()
+        self._delayed.discard(place)
+        outcome = "succeeded"
+        if error is not None:
+            outcome = "delayed" if isinstance(error, RetryLater) else "failed"
+            outcome = "cancelled" if isinstance(error, asyncio.CancelledError) else outcome
+        self.calls[outcome] += 1
+        self.seconds[outcome] += now - self.active.pop(place)
+        if outcome == "delayed":
+            self._delayed.add(place)
+        elif outcome == "succeeded":
             self.failing.pop(place, None)
             self.succeeded[record.partition] += 1
             self.age_seconds += time.time() - record.timestamp / 1000
-        elif isinstance(error, asyncio.CancelledError):
-            outcome = "cancelled"
-        elif isinstance(error, RetryLater):
-            outcome = "delayed"
-        else:
-            outcome = "failed"
+        elif outcome == "failed":
             self.failed[record.partition] += 1
             first, times = self.failing.get(place, (now, 0))
             self.failing[place] = first, times + 1
-        self.calls[outcome] += 1
-        self.seconds[outcome] += took
 
-
-class Counting:
-    """A handler that counts what another one does."""
-
-    def __init__(self, handler: Callable[[Any], Awaitable[Any]]) -> None:
-        self.book = Book()
-        self._handler = handler
-
-    async def __call__(self, record: Record[Any, Any]) -> Any:
-        self.book.began(record)
-        try:
-            result = await self._handler(record)
-        except BaseException as error:
-            self.book.ended(record, error)
-            raise
-        self.book.ended(record, None)
-        return result
+    @property
+    def begun(self) -> int:
+        """Records of which a call has begun."""
+        return sum(map(len, self.began.values()))
 
 
 @asynccontextmanager
-async def running(consumer: ParallelConsumer[Any, Any], handler: Callable[[Any], Awaitable[Any]]) -> Any:
-    """A member, from its first assignment; it is stopped at the end, and left after ``SETTLE`` seconds."""
+async def member(consumer: ParallelConsumer[Any, Any], handler: Handler) -> AsyncIterator[None]:
+    """A running member, from its first assignment on. At the end it is stopped."""
     async with consumer:
-        task = asyncio.create_task(consumer.run(handler))
-        await until(lambda: consumer.health().ready or task.done())
+        running = asyncio.create_task(consumer.run(handler))
+        await until(lambda: consumer.health().ready or running.done())
         try:
             yield
         finally:
             consumer.stop()
-            await task
+            await running

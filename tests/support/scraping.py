@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from aioparallel.observe.metrics.prometheus import exposition
 
-__all__ = ["Scraped", "scrape"]
+__all__ = ["Scraped", "parsed", "scrape"]
 
 
 class Scraped:
@@ -32,16 +32,25 @@ class Scraped:
         assert found, f"there is no {name} with {labels}"
         return math.fsum(found)
 
-    def values(self, name: str, label: str) -> set[str]:
-        """The values of a label."""
-        return {sample.labels[label] for sample in self.samples if sample.name == f"aioparallel_{name}"}
+    def values(self, name: str, label: str, **labels: str) -> set[str]:
+        """The values of a label, of the samples with these other ones."""
+        return {
+            sample.labels[label]
+            for sample in self.samples
+            if sample.name == f"aioparallel_{name}" and labels.items() <= sample.labels.items()
+        }
+
+
+def parsed(text: bytes) -> Scraped:
+    """A scrape in Prometheus's text format."""
+    return Scraped(text_string_to_metric_families(text.decode()))
 
 
 def scrape(registry: CollectorRegistry) -> Scraped:
     """Scrape in both formats; both must be valid and have the same samples, but for what came meanwhile."""
     text, kind = exposition("", registry)
     assert kind.startswith("text/plain")
-    found = Scraped(text_string_to_metric_families(text.decode()))
+    found = parsed(text)
     text, kind = exposition("application/openmetrics-text; version=1.0.0", registry)
     assert kind.startswith("application/openmetrics-text")
     other = Scraped(openmetrics.text_string_to_metric_families(text.decode()))  # type: ignore[no-untyped-call]

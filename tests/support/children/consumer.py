@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Literal, cast
 
-from aioparallel import Batch, Deduplicate, ParallelConsumer, Record, batches
+from aioparallel import Batch, Deduplicate, FailurePolicy, ParallelConsumer, Record, RetryPolicy, batches
 from aioparallel.config.options import OptionFields
 from aioparallel.records.errors import ConsumerStateError
 from aioparallel.testing.event_log import EventLog
@@ -27,7 +27,7 @@ from tests.support.children.job import Job
 _TOLD = ("buffered", "buffered_bytes", "in_flight")
 
 
-def main(text: str, events: str) -> None:
+def main(text: str, events: str) -> None:  # noqa: C901
     """Do the job."""
     job, rng = Job.of(text), random.Random(os.getpid())
     # What JSON made of the options is checked there.
@@ -35,6 +35,8 @@ def main(text: str, events: str) -> None:
     if job.deduplicate is not None:
         topic, by = job.deduplicate
         options["deduplicate"] = Deduplicate(topic, by=cast("Literal['record', 'key']", by))
+    if job.failing:
+        options["failures"] = FailurePolicy(retry=RetryPolicy(first_delay=3_600, max_delay=3_600))
 
     @contextlib.asynccontextmanager
     async def samples() -> AsyncIterator[None]:
@@ -52,6 +54,8 @@ def main(text: str, events: str) -> None:
                 if record.offset == job.stuck:
                     await asyncio.Event().wait()
                 await asyncio.sleep(rng.uniform(*job.seconds))
+                if rng.random() < job.failing:
+                    raise ValueError
 
         consumer = ParallelConsumer[Any, Any](
             job.topic, bootstrap_servers=job.bootstrap_servers, group_id=job.group_id, **options

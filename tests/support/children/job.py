@@ -19,8 +19,9 @@ class Job:
 
     ``options``: those of ``ParallelConsumer``, as JSON knows them. ``seconds``: how long a handler sleeps, at random
     between these. ``batch``: handlers get so many records at once; 0: single ones. ``stuck``: the record at this offset
-    of each partition never ends. ``deduplicate``: the compacted topic, and by what. ``sample_interval``: seconds
-    between lines with ``stats()`` on standard output; 0 for none.
+    of each partition never ends. ``failing``: such a part of the records fails, and waits an hour for its next attempt.
+    ``deduplicate``: the compacted topic, and by what. ``sample_interval``: seconds between lines with ``stats()`` on
+    standard output; 0 for none.
     """
 
     bootstrap_servers: str
@@ -30,6 +31,7 @@ class Job:
     seconds: tuple[float, float] = (0.0, 0.0)
     batch: int = 0
     stuck: int | None = None
+    failing: float = 0.0
     deduplicate: tuple[str, str] | None = None
     sample_interval: float = 0.0
 
