@@ -149,7 +149,7 @@ async def test_remaining_of_a_database_is_what_is_then_written(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, tell: Callable[[str], None]
 ) -> None:
     """Results and positions are committed together, so after a kill exactly the remaining records have no result."""
-    count, servers, topic = 5_000, local_kafka.bootstrap_servers, await kafka_topic(partitions=4)
+    count, servers, topic = 2_000, local_kafka.bootstrap_servers, await kafka_topic(partitions=4)
     await asyncio.to_thread(fill_numbered, servers, topic, count, keys=500)
     url, group = f"sqlite+aiosqlite:///{tmp_path}/results.db", f"{topic}-group"
     engine = create_async_engine(url)
