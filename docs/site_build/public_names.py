@@ -101,7 +101,7 @@ PAGES = (
         "Health and statistics",
         _TOP,
         "What `health()` and `stats()` return. [Monitoring](../health.md) shows what to do with it.",
-        ("Health", "Problem", "ProblemKind", "Stats", "PartitionStats", "LongestLane", "BrokerOutputs"),
+        ("Health", "Problem", "ProblemKind", "Stats", "PartitionStats", "LongestLane", "Paused", "BrokerOutputs"),
     ),
     ApiPage(
         "api/extensions.md",
