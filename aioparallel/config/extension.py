@@ -290,13 +290,14 @@ class Extension:
     # -- monitoring -------------------------------------------------------------------------------------
 
     def attempts_ended(
-        self, records: Sequence[Record[Any, Any]], calls: int, began: float, ended: float, error: BaseException | None
+        self, records: Sequence[Record[Any, Any]], calls: int, began: float, seconds: float, error: BaseException | None
     ) -> None:
         """Handlers have ended for these records. Called at least once for 16 records, so return within microseconds.
 
-        ``calls``: how many calls of the handler these were. Handlers that do not suspend are reported together: one
-        call for each record, one after the other from ``began`` to ``ended`` (by ``time.perf_counter()``). A batch is
-        one call with several records. ``error``: what the handler raised. Copy ``records`` to keep them.
+        ``calls``: how many calls of the handler these were. Successes of one partition in one turn of the event loop
+        are reported together: one call for each record. A batch is one call with several records. ``began``: when the
+        call of the first record began, by ``time.perf_counter()``. ``seconds``: how long it took; of handlers that did
+        not suspend, the mean. ``error``: what the handler raised. Copy ``records`` to keep them.
         """
 
     def attempt_failed(self, record: Record[Any, Any], error: BaseException, follows: str, delay: float | None) -> None:

@@ -11,8 +11,8 @@ from aioparallel.records.record import Record
 __all__ = ["Attempted", "Completed", "Failed", "Signals"]
 
 Attempted = Callable[[Sequence[Record[Any, Any]], int, float, float, BaseException | None], None]
-"""``attempted(records, calls, began, ended, error)``: attempts have ended, in so many calls of the handler. The times
-are by ``perf_counter``."""
+"""``attempted(records, calls, began, seconds, error)``: attempts have ended, in so many calls of the handler. See
+``Extension.attempts_ended``."""
 Completed = Callable[[Sequence[Record[Any, Any]], str], None]
 """``completed(records, outcome)``: records have ended."""
 Failed = Callable[[Record[Any, Any], BaseException, str, float | None], None]

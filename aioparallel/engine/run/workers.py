@@ -306,6 +306,7 @@ class WorkerPool:
             return context.run(send, record)
 
         run_ready, idle, workers = scheduler.run_ready, self._idle, self._workers
+        reports = scheduler.reports
         while True:
             if self._slice <= 0 or loop_watch.overdue:
                 yield from self._end_slice().__await__()
@@ -363,9 +364,14 @@ class WorkerPool:
                     if watch is not None:
                         watch.leave(worker)
             if attempted is not None:
+                if outcome is ENDED and not record._parks and not record._source.stopped:
+                    scheduler.succeed(record, is_reported=True)
+                    reports.add(record, began)
+                    worker.record = worker.cancel_reason = None
+                    continue
                 raised = outcome.error if type(outcome) is Ended else None
                 if type(raised) is not NotDue:  # no handler was called
-                    attempted((record,), 1, began, perf_counter(), raised)
+                    attempted((record,), 1, began, perf_counter() - began, raised)
             if outcome is ENDED:
                 scheduler.succeed(record)
             else:
@@ -406,7 +412,7 @@ class WorkerPool:
             raise
         if self._signals.attempted is not None and (tried := _tried_in(call)):
             error = outcome.error if isinstance(outcome, Ended) else None
-            self._signals.attempted(tried, 1, started, perf_counter(), error)
+            self._signals.attempted(tried, 1, started, perf_counter() - started, error)
         if outcome is ENDED and not call.failures:
             call.is_over = True
             self._scheduler.succeed_together(call)

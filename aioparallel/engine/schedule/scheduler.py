@@ -19,6 +19,7 @@ from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.schedule.lanes import StaleLanes, lane_keys
 from aioparallel.engine.schedule.parking import Parking
 from aioparallel.engine.schedule.skipping import Waiting
+from aioparallel.engine.schedule.success_reports import SuccessReports
 from aioparallel.engine.schedule.turn import TOGETHER, HandOver, Step, Taken, TakenTogether, Turn
 from aioparallel.engine.signals import Completed, Signals
 from aioparallel.engine.sources import EndCounts, Source
@@ -84,6 +85,7 @@ class Scheduler:
         self._turns = turns(slots, self.counters)
         self._line = self._turns.line
         self._turn = Turn(self.counters, self.put_back, self._signals)
+        self.reports = SuccessReports(self._signals)
         self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
         """None: there are no batch handlers, so each record has its own call."""
         self.paused = False
@@ -212,11 +214,14 @@ class Scheduler:
     def flush_counters(self) -> None:
         """Bring the counters up to date in the middle of a turn, because a handler may read them."""
         self._turn.flush_counters()
+        self.reports.flush()
 
     # -- outcomes ---------------------------------------------------------------------------------------
 
-    def succeed(self, record: AnyRecord) -> None:
-        """End a record whose handler has succeeded: complete its offset, and open its lane for the next record."""
+    def succeed(self, record: AnyRecord, is_reported: bool = False) -> None:
+        """End a record whose handler has succeeded: complete its offset, and open its lane for the next record.
+
+        ``is_reported``: its source is not stopped, and the caller reports it."""
         source, counters = record._source, self.counters
         source.in_flight.remove(record)
         counters.in_flight -= 1
@@ -228,7 +233,7 @@ class Scheduler:
         counters.succeeded_left -= 1
         if not counters.succeeded_left:
             counters.signals.succeeded()
-        if self._signals.completed is not None:
+        if self._signals.completed is not None and not is_reported:
             self._signals.completed((record,), EndState.SUCCEEDED.value)
         if record._lane is None:
             return

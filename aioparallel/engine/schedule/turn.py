@@ -201,7 +201,7 @@ class Turn:
     def report_taken(self, record: AnyRecord) -> None:
         """Report a record whose handler has returned at once although it is counted as in flight."""
         if self._signals.attempted is not None:
-            self._signals.attempted((record,), 1, self._began, perf_counter(), None)
+            self._signals.attempted((record,), 1, self._began, perf_counter() - self._began, None)
 
     def _report(self) -> None:
         """Report the records that are not counted yet. Their handlers ran one after the other."""
@@ -211,6 +211,6 @@ class Turn:
             records = [*self._ended, *self._handed_over] if self._handed_over else self._ended
             if self._began - began > _SLOW * len(records):
                 self._exact_turns = _EXACT_TURNS
-            signals.attempted(records, len(records), began, self._began, None)
+            signals.attempted(records, len(records), began, (self._began - began) / len(records), None)
         if signals.completed is not None and self._ended:
             signals.completed(self._ended, EndState.SUCCEEDED.value)

@@ -1,9 +1,9 @@
 """What exporters read of one consumer: its statistics, its health, and the distributions that this extension counts.
 
 Figures of ``stats()`` are read when somebody asks, and cost nothing before. Only distributions are counted as records
-run. To keep that cheap, records whose handlers return at once are counted together: up to 16 of one partition that ran
-one after the other. Their handler time is the mean of theirs; wait and age are those of one of them. Handlers that
-suspend are measured one by one, and so are slow ones (more than half a millisecond).
+run. To keep that cheap, records are counted together: up to 16 of one partition that succeed in one turn of the event
+loop. Wait and age are those of one of them, and so is the handler time. If their handlers returned at once, it is the
+mean. Failures, batches, and handlers that block for more than half a millisecond are measured one by one.
 """
 
 from __future__ import annotations
@@ -194,16 +194,16 @@ class Measurements(Extension, Generic[C]):
         self._partitions.pop(partition, None)
 
     def attempts_ended(
-        self, records: Sequence[Record[Any, Any]], calls: int, began: float, ended: float, error: BaseException | None
+        self, records: Sequence[Record[Any, Any]], calls: int, began: float, seconds: float, error: BaseException | None
     ) -> None:
         """Count handler time and wait."""
         record, partitions = records[0], self._partitions
         partition = partitions.get(record._source.name)
         if error is None and partition is not None:
-            partition.handler.add((ended - began) / calls, calls)
+            partition.handler.add(seconds, calls)
         else:
             outcome = "succeeded" if error is None else self.outcome_of(error)
-            self._handler[record.topic, outcome].add((ended - began) / calls, calls)
+            self._handler[record.topic, outcome].add(seconds, calls)
         count = len(records)
         if count == calls:
             if partition is not None:

@@ -258,7 +258,7 @@ async def test_records_that_are_not_due_are_no_attempts() -> None:
 
     class Watching(Extension):
         def attempts_ended(
-            self, records: Sequence[Record], calls: int, began: float, ended: float, error: BaseException | None
+            self, records: Sequence[Record], calls: int, began: float, seconds: float, error: BaseException | None
         ) -> None:
             seen.append((records[0].topic, len(records), calls, type(error).__name__))
 

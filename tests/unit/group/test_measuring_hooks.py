@@ -32,9 +32,9 @@ class Measuring(Extension):
         self.commits: list[tuple[int, bool]] = []
 
     def attempts_ended(
-        self, records: Sequence[Record[Any, Any]], calls: int, began: float, ended: float, error: BaseException | None
+        self, records: Sequence[Record[Any, Any]], calls: int, began: float, seconds: float, error: BaseException | None
     ) -> None:
-        assert began <= ended <= perf_counter()
+        assert began <= began + seconds <= perf_counter()
         self.attempts.append(([record.offset for record in records], calls, type(error).__name__ if error else ""))
 
     def records_ended(self, records: Sequence[Record[Any, Any]], outcome: str) -> None:
@@ -126,3 +126,51 @@ async def test_a_hook_may_ask_for_statistics() -> None:
     async with consumer:
         await consumer.run(nothing)
     assert sorted(measuring.ended) == [(offset, "succeeded") for offset in range(50)]
+
+
+async def test_suspended_handlers_are_reported_together() -> None:
+    """At most 16 of a partition; each of them once, before the run ends, and first attempts only."""
+    broker, measuring = broker_of(2), Measuring()
+    for number in range(100):
+        broker.append("t", b"v", partition=number % 2)
+
+    all_run = asyncio.Barrier(100)
+
+    async def handle(record: Record) -> None:
+        if record.attempt == 2:
+            await asyncio.sleep(0.01)
+            return
+        await all_run.wait()
+        if record.offset == 7:
+            raise ValueError
+
+    policy = FailurePolicy(retry=RetryPolicy(first_delay=0.001))
+    consumer = consumer_of(broker, measuring, failures=policy, until="end", max_concurrency=100)
+    async with consumer:
+        await consumer.run(handle)
+    together = [offsets for offsets, _, error in measuring.attempts if not error and len(offsets) > 1]
+    assert max(map(len, together)) == 16
+    assert len(measuring.attempts) < 20
+    assert all(7 not in offsets for offsets in together)
+    expected = sorted([*range(50), *range(50), 7, 7])
+    assert sorted(offset for offsets, _, _ in measuring.attempts for offset in offsets) == expected
+    assert sorted(measuring.ended) == sorted((offset, "succeeded") for offset in (*range(50), *range(50)))
+
+
+async def test_what_is_reported_together_is_reported_before_somebody_asks() -> None:
+    """``stats()`` and the reports agree at any time."""
+    broker, measuring = broker_of(), Measuring()
+    for _ in range(50):
+        broker.append("t", b"v", partition=0)
+
+    all_run = asyncio.Barrier(50)
+
+    async def handle(record: Record) -> None:
+        await all_run.wait()
+        if record.offset % 10 == 9:
+            assert consumer.stats().succeeded == len(measuring.ended)
+
+    consumer = consumer_of(broker, measuring, until="end", max_concurrency=100)
+    async with consumer:
+        await consumer.run(handle)
+    assert len(measuring.ended) == 50
