@@ -6,7 +6,8 @@ import ast
 import re
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,8 +48,9 @@ def pages() -> Iterator[Path]:
     yield from sorted((ROOT / "docs").rglob("*.md"))
 
 
-def blocks() -> list[Block]:
-    """All of them."""
+@cache
+def blocks() -> Sequence[Block]:
+    """All of them. Several modules ask while they are imported."""
     found = [*(one for page in pages() for one in _on_page(page))]
     found += [one for file in sorted((ROOT / "aioparallel").rglob("*.py")) for one in _in_docstrings(file)]
     seen: Counter[str] = Counter()
@@ -74,9 +76,12 @@ def _on_page(page: Path) -> Iterator[Block]:
 
 def _in_docstrings(file: Path) -> Iterator[Block]:
     """Of literal blocks (``::``) those that are code: others list files, or show formats."""
+    text = file.read_text()
+    if "::\n" not in text:
+        return  # parsing takes long
     name = str(file.relative_to(ROOT))
     module = ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for place, node in _documented(ast.parse(file.read_text()), module):
+    for place, node in _documented(ast.parse(text), module):
         for found in _LITERAL.finditer((ast.get_docstring(node) or "") + "\n"):
             code = textwrap.dedent(found["code"]).rstrip() + "\n"
             if _LOOKS_LIKE_CODE.search(code):

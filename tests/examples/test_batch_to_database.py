@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import datetime
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -48,8 +49,15 @@ def is_bad(row: Row) -> bool:
     return isinstance(delay, int) and delay >= 1_000
 
 
-FLIGHTS: Final = [row_of(flight) for flight in read_flights(COUNT)]
-GOOD: Final = {row for row in FLIGHTS if not is_bad(row)}
+@cache
+def flights() -> list[Row]:
+    """All of them. Read once, and not by processes that run other tests."""
+    return [row_of(flight) for flight in read_flights(COUNT)]
+
+
+def good() -> set[Row]:
+    """Those that the table takes."""
+    return {row for row in flights() if not is_bad(row)}
 
 
 @pytest.fixture(scope="module")
@@ -126,29 +134,29 @@ async def test_each_flight_is_saved_once(broker: str, server: str, table: asyncp
     async with consumer:
         await consumer.run(batches(save, size=500, linger=0.05))
     found = await rows(table)
-    assert len(found) == len(GOOD) == COUNT - BAD
-    assert set(found) == GOOD
-    assert sorted(map(str, await letters(broker))) == sorted(str(row) for row in FLIGHTS if is_bad(row))
+    assert len(found) == len(good()) == COUNT - BAD
+    assert set(found) == good()
+    assert sorted(map(str, await letters(broker))) == sorted(str(row) for row in flights() if is_bad(row))
 
 
 async def test_killed_on_its_way(broker: str, server: str, table: asyncpg.Connection, tmp_path: Path) -> None:
     """Killed with a batch in the database, another one on its way and others not begun: the next process saves what is
     missing, and there is no gap."""
     arguments = (broker, server)
-    async with other_holds(server, FLIGHTS[LOCKED]):
+    async with other_holds(server, flights()[LOCKED]):
         log = tmp_path / "killed.log"
         async with Child.of_module("saving", "tests.support.children.saving", *arguments, log=log) as child:
             await until(lambda: has_rows(table, 2_000), what="2,000 rows")
             assert child.running
             await child.kill()
-    assert set(await rows(table)) < GOOD
+    assert set(await rows(table)) < good()
     log = tmp_path / "second.log"
     async with Child.of_module("saving", "tests.support.children.saving", *arguments, log=log) as child:
         await child.ended(DEADLINE)
     found = await rows(table)
-    assert len(found) == len(GOOD)
-    assert set(found) == GOOD
-    assert {str(row) for row in await letters(broker)} == {str(row) for row in FLIGHTS if is_bad(row)}
+    assert len(found) == len(good())
+    assert set(found) == good()
+    assert {str(row) for row in await letters(broker)} == {str(row) for row in flights() if is_bad(row)}
 
 
 def batch_of(*values: bytes) -> Batch[Record]:

@@ -68,4 +68,5 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def group_of(file: Path) -> str | None:
     """The first shared fixture that its tests ask for, as an argument or while they run."""
     text = file.read_text()
-    return next((name for name in SHARED if re.search(rf'\b{name}: |fixturevalue\("{name}"', text)), None)
+    asked = (name for name in SHARED if f"{name}: " in text or f'"{name}"' in text)
+    return next((name for name in asked if re.search(rf'\b{name}: |fixturevalue\("{name}"', text)), None)
