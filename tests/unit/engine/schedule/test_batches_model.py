@@ -22,7 +22,7 @@ def test_any_interleaving_keeps_the_invariants(machine: type[Batches], caplog: p
     caplog.set_level(logging.CRITICAL, logger="aioparallel.group.committer")  # commits are refused all the time
     phases = [Phase.generate, Phase.shrink]
     run_state_machine_as_test(
-        machine, settings=settings(max_examples=examples(300), stateful_step_count=60, phases=phases)
+        machine, settings=settings(max_examples=examples(100, 300), stateful_step_count=60, phases=phases)
     )
 
 

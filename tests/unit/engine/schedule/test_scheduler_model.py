@@ -23,7 +23,7 @@ def test_any_interleaving_keeps_the_invariants(caplog: pytest.LogCaptureFixture)
     # Not "explain": it takes minutes here.
     phases = [Phase.generate, Phase.shrink]
     run_state_machine_as_test(
-        SyncCore, settings=settings(max_examples=examples(350), stateful_step_count=80, phases=phases)
+        SyncCore, settings=settings(max_examples=examples(120, 350), stateful_step_count=80, phases=phases)
     )
 
 

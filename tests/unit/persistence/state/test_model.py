@@ -25,6 +25,7 @@ from aioparallel.persistence.state.unapplied import LARGEST_PIECE
 from aioparallel.persistence.state.view import Restored, StateView
 from aioparallel.records.errors import StateLogTruncated
 from aioparallel.records.record import Outgoing, TopicPartition
+from tests.support.examples import examples
 from tests.support.memory.logs import Logs
 
 P0 = TopicPartition("in", 0)
@@ -284,7 +285,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(200, 400), deadline=None, suppress_health_check=list(HealthCheck))
 @given(BOOLS, FEW, st.lists(STEPS, min_size=25, max_size=60))
 def test_any_course(together: bool, begins: int, steps: list[Any]) -> None:
     """The state is the model's at every step."""
