@@ -35,9 +35,10 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "CONFIDENCE", 0.75)
 
 
-@pytest.fixture
-def tree(tmp_path: Path) -> Revision:
-    return extract(revisions.WORKING_TREE, tmp_path / "tree")
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Revision:
+    """Copied and compiled once."""
+    return extract(revisions.WORKING_TREE, tmp_path_factory.mktemp("revisions") / "tree")
 
 
 @asynccontextmanager
@@ -74,7 +75,16 @@ async def test_another_library_is_no_comparison(local_kafka: LocalKafka, tree: R
 
 
 @pytest.mark.usefixtures("few_runs")
-@pytest.mark.parametrize("name", ["batches", "sleep-1000", "produce", "transactions", "map", "queue"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "produce",
+        *[
+            pytest.param(one, marks=pytest.mark.slow)
+            for one in ("batches", "sleep-1000", "transactions", "map", "queue")
+        ],
+    ],
+)
 async def test_each_kind_of_case_runs_and_is_checked(local_kafka: LocalKafka, tree: Revision, name: str) -> None:
     """On few records: both sides have their runs, without a problem."""
     case = COMPARED[name]
@@ -86,7 +96,12 @@ async def test_each_kind_of_case_runs_and_is_checked(local_kafka: LocalKafka, tr
 
 
 @pytest.mark.parametrize(
-    ("moves", "seen"), [([False], (1, 0, 0)), ([True, False], (1, 1, 0)), ([True, True], (1, 1, 1))]
+    ("moves", "seen"),
+    [
+        pytest.param([False], (1, 0, 0), marks=pytest.mark.slow),
+        pytest.param([True, False], (1, 1, 0), marks=pytest.mark.slow),
+        ([True, True], (1, 1, 1)),
+    ],
 )
 async def test_a_turn_in_which_the_machine_moved_is_repeated(
     local_kafka: LocalKafka, few_runs: None, tree: Revision, monkeypatch: pytest.MonkeyPatch, moves: list[bool],

@@ -86,7 +86,9 @@ async def test_contestants_do_the_same_work(broker: EmbeddedBroker) -> None:
     assert case.entries[-1].missing == "no Java here"
 
 
-@pytest.mark.parametrize("handler", ["return", "json", "produce"])
+@pytest.mark.parametrize(
+    "handler", [*[pytest.param(one, marks=pytest.mark.slow) for one in ("return", "json")], "produce"]
+)
 async def test_other_handlers_are_checked_too(
     broker: EmbeddedBroker, handler: Literal["return", "json", "produce"]
 ) -> None:
@@ -114,6 +116,7 @@ async def test_a_round_in_which_the_machine_moved_is_repeated(
         assert all(run.machine is not None for run in entry.runs)
 
 
+@pytest.mark.slow
 async def test_where_no_round_is_quiet_all_count(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch) -> None:
     """There is an answer in the time that was given, and it says so."""
     monkeypatch.setattr("benchmarks.rounds.moved", lambda seen: True)
