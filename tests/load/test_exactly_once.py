@@ -32,7 +32,7 @@ MODULE = "tests.support.children.exact"
 PARTITIONS = 8
 KEYS = 1_000
 PLACES = ("produce", "offsets", "end", "ending")
-Small = pytest.param(20_000, 1.5, 3, id="small")
+Small = pytest.param(20_000, 1.5, 3, id="small", marks=pytest.mark.slow)
 Large = pytest.param(200_000, 4.0, 1_000, id="large", marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])
 Tell = Callable[[str], None]
 
@@ -74,11 +74,12 @@ async def test_kills_repeat_and_lose_nothing(
     )
 
 
+@pytest.mark.parametrize("places", [("offsets",), pytest.param(PLACES, marks=pytest.mark.slow)], ids=["one", "all"])
 async def test_zombies_write_nothing_twice(
-    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, tell: Tell
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, tell: Tell, places: tuple[str, ...]
 ) -> None:
-    """A member is frozen for longer than its session, in four places of a transaction, each in a group of its own;
-    another one takes over, and the first comes back: each record stands in the target once, in the order of its key."""
+    """A member is frozen for longer than its session, in places of a transaction, each in a group of its own; another
+    one takes over, and the first comes back: each record stands in the target once, in the order of its key."""
 
     async def zombie(place: str) -> None:
         servers = local_kafka.bootstrap_servers
@@ -105,7 +106,7 @@ async def test_zombies_write_nothing_twice(
         tell(f"frozen at {place!r}: {records:,} records once, in order; {more:,} outputs of aborted transactions")
 
     async with asyncio.TaskGroup() as group:
-        for place in PLACES:
+        for place in places:
             group.create_task(zombie(place))
 
 

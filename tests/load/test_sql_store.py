@@ -31,13 +31,12 @@ MODULE = "tests.support.children.sql"
 PARTITIONS, KEYS = 8, 1_000
 PLACES = (
     "epoch",
-    "folding",
-    *[pytest.param(one, marks=pytest.mark.slow) for one in ("first", "commit", "committing", "taking")],
+    *[pytest.param(one, marks=pytest.mark.slow) for one in ("folding", "first", "commit", "committing", "taking")],
 )
 TABLE = "CREATE TABLE results (id BIGINT GENERATED ALWAYS AS IDENTITY, key TEXT, number INTEGER, member TEXT)"
 TAKE_OVER = 6.0 + 10.0
 """Seconds: the session of the frozen one, and what its transaction may hold up, with a busy machine's margin."""
-Small = pytest.param(6_000, 2.0, 2, 1, id="small")
+Small = pytest.param(6_000, 2.0, 2, 1, id="small", marks=pytest.mark.slow)
 Large = pytest.param(100_000, 4.0, 1_000, 2, id="large", marks=[pytest.mark.slow, pytest.mark.timeout(1_800)])
 Tell = Callable[[str], None]
 

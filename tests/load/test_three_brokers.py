@@ -46,6 +46,7 @@ async def begun(run: Trial, which: str) -> int:
     return coordinator if which == "the coordinator" else await other_than(coordinator, run)
 
 
+@pytest.mark.slow
 async def test_a_killed_and_a_hung_broker_lose_and_repeat_nothing(
     kafka_cluster: LocalKafka, tmp_path: Path, tell: Tell
 ) -> None:
