@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -68,6 +68,11 @@ test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Ma
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (10 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -m slow -n 3 --dist loadfile --no-loadscope-reorder \
+		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit $(ARGS)
 
 spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven, and print their paths
 	@$(BIN)/python -m aioparallel.jvm spark --directory
@@ -132,7 +137,7 @@ load-spark: $(VENV)/.dev  ## 2,000,000 rows through the Spark operator, and rows
 load-spark-ends: $(VENV)/.dev  ## tasks that Spark ends early, twenty times in each way: counts calls that start after the end (8 minutes)
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m pytest -s tests/load/test_spark_ends.py $(ARGS)
-	$(BIN)/python -m pytest -m slow tests/spark/test_operator_connect.py $(ARGS)
+	$(BIN)/python -m pytest -m slow tests/spark/test_connect.py tests/spark/test_operator_connect.py $(ARGS)
 
 load-pipeline: $(VENV)/.dev  ## the flights pipeline with Spark and the consumer killed five times each: each flight once, in order (6 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare

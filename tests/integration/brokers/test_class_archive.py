@@ -26,6 +26,22 @@ def jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path(shutil.copytree(found, KAFKA.directory))
 
 
+def test_the_broker_of_tests_uses_what_there_is(local_kafka: LocalKafka) -> None:
+    """``make test`` has prepared it."""
+    archive = find_archive(find_java(), KAFKA.fetch())
+    if archive is None:
+        pytest.skip("nobody has prepared an archive")
+    assert uses(local_kafka, archive)
+
+
+def uses(kafka: LocalKafka, archive: Path) -> bool:
+    """Whether its Java was told of the archive, and has it mapped."""
+    process = psutil.Process(kafka.pid)
+    is_told = f"-XX:SharedArchiveFile={archive}" in process.cmdline()
+    return is_told and (not psutil.LINUX or str(archive) in [mapped.path for mapped in process.memory_maps()])
+
+
+@pytest.mark.slow
 def test_brokers_use_what_was_prepared(jars: Path) -> None:
     """Java has it mapped. It is made once, and nothing else is left of the making; not after jars were fetched anew."""
     java = find_java()
@@ -39,11 +55,8 @@ def test_brokers_use_what_was_prepared(jars: Path) -> None:
     prepare(told.append)
     assert archive.stat().st_ino == made
     assert sorted(jars.parent.iterdir()) == sorted([jars, archive])
-    with LocalKafka() as kafka:
-        process = psutil.Process(kafka.pid)
-        assert f"-XX:SharedArchiveFile={archive}" in process.cmdline()
-        if psutil.LINUX:
-            assert str(archive) in [mapped.path for mapped in process.memory_maps()]
+    with LocalKafka(compile_once=True) as kafka:
+        assert uses(kafka, archive)
     newer = archive.stat().st_mtime + 1
     os.utime(next(jars.glob("*.jar")), (newer, newer))
     assert find_archive(java, jars) is None

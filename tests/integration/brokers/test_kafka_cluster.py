@@ -1,4 +1,5 @@
-"""Three brokers of Apache Kafka: led, killed, paused, restarted by number, and gone in the end."""
+"""Three brokers of Apache Kafka: led, killed, paused, restarted by number, and gone in the end. All:
+``make more-tests``."""
 
 from __future__ import annotations
 
@@ -103,6 +104,7 @@ async def test_a_killed_broker_is_replaced_and_comes_back(cluster: LocalKafka) -
     assert await values(cluster, "killed") == [b"before"] * 6 + [b"between"] * 6
 
 
+@pytest.mark.slow
 async def test_two_killed_brokers_come_back(cluster: LocalKafka) -> None:
     """After SIGKILL of two of three the last one still knows all, and with them back nothing acknowledged is lost."""
     await cluster.create_topic("majority", partitions=6)
@@ -130,6 +132,7 @@ async def test_a_hung_broker_is_replaced_and_goes_on(cluster: LocalKafka) -> Non
     assert await values(cluster, "hung") == [b"between"] * 6
 
 
+@pytest.mark.slow
 async def test_a_rolling_restart_keeps_all(cluster: LocalKafka) -> None:
     """Each broker restarted in turn, cleanly, the last one paused before: all replicas are in sync again each time."""
     await cluster.create_topic("rolling", partitions=6)
@@ -185,6 +188,7 @@ def test_brokers_are_named_by_number(cluster: LocalKafka) -> None:
         _ = cluster.pid
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_killed_caller(kafka_cluster: LocalKafka) -> None:
     """SIGKILL of the process that started three brokers: they, the controller and all data go."""
     assert kafka_cluster.pids  # so Apache Kafka can be started here

@@ -67,7 +67,7 @@ async def test_a_wrong_topic_config_is_told(local_kafka: LocalKafka) -> None:
 async def test_a_topic_is_made_when_a_broker_that_was_not_heard_of_is_back() -> None:
     """A broker whose heartbeats come late is fenced between them, and nothing can be placed on it: we ask again."""
     late = {"broker.session.timeout.ms": "500", "broker.heartbeat.interval.ms": "2000"}
-    with LocalKafka(server_properties=late) as kafka:
+    with LocalKafka(compile_once=True, server_properties=late) as kafka:
         async with Admin(kafka.bootstrap_servers) as admin:
             for number in range(4):
                 await admin.create_topic(f"late-{number}")
