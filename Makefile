@@ -67,6 +67,7 @@ test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Maven fetches the jars the first time)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
+	$(BIN)/python -m tests.support.spark.class_archive
 	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (10 minutes)
@@ -100,7 +101,7 @@ SEED ?= $(shell od -An -N4 -tu4 /dev/urandom | tr -d ' ')
 explore: SEED := $(SEED)
 explore: $(VENV)/.dev  ## property tests with 15 times the examples, new ones each time (SEED=n repeats seed n; 30 minutes)
 	@echo "to repeat this run: make explore SEED=$(SEED)"
-	$(BIN)/python -m pytest tests/unit -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(SEED) $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/integration/stores -m hypothesis --hypothesis-profile=explore --hypothesis-seed=$(SEED) $(ARGS)
 
 SEEDS ?= 10000
 chaos: $(VENV)/.dev  ## whole groups under seeded faults, in virtual time (SEEDS=10000: 12 minutes on 2 cores)

@@ -327,6 +327,7 @@ def test_unreadable_marks(local_kafka: LocalKafka) -> None:
     assert "Choose another --group" in said
 
 
+@pytest.mark.slow
 def test_marks_that_do_not_fit(local_kafka: LocalKafka) -> None:
     """Single letters picked out all over a partition: the marks do not fit, so nothing of it is sent."""
     letters = Letters(local_kafka, partitions=2)
@@ -365,7 +366,7 @@ def stopped_on_its_way(letters: Letters, how: signal.Signals) -> tuple[int, byte
         process.stderr.close()
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_ctrl_c_marks_what_was_sent(local_kafka: LocalKafka, how: signal.Signals) -> None:
     """After Ctrl-C or SIGTERM exactly what was sent is settled, and the next replay sends the rest once."""
     letters = Letters(local_kafka)
@@ -381,6 +382,7 @@ def test_ctrl_c_marks_what_was_sent(local_kafka: LocalKafka, how: signal.Signals
     assert sorted(int(record.value) for record in letters.read()) == list(range(20_000))
 
 
+@pytest.mark.slow
 def test_killed_on_its_way(local_kafka: LocalKafka) -> None:
     """After SIGKILL the next replay loses nothing and repeats at most one portion of 500."""
     letters = Letters(local_kafka)

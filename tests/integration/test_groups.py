@@ -63,7 +63,7 @@ async def stop_with_stuck(servers: str, topic: str, group: str, stuck: set[int],
         await running
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3))])
 async def test_what_is_left_is_what_then_runs(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, seed: int
 ) -> None:

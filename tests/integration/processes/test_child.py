@@ -349,10 +349,10 @@ async def test_a_child_starts_once(log: Path) -> None:
 
 
 async def test_children_leave_no_descriptors(log: Path) -> None:
-    """Fifty of them."""
+    """Twenty of them."""
     process = psutil.Process()
     before = process.num_fds()
-    for _ in range(50):
+    for _ in range(20):
         async with python("pass", log) as child:
             await child.ended(15)
     await asyncio.sleep(0)

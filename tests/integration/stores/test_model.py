@@ -26,6 +26,7 @@ from aioparallel.persistence.sql.doubt import Fenced
 from aioparallel.persistence.sql.opened import _OfSqlalchemy
 from aioparallel.persistence.sql.taking import Partitions
 from aioparallel.records.record import TopicPartition
+from tests.support.examples import examples
 
 P0 = TopicPartition("in", 0)
 GENERATION = Generation(1, "m")
@@ -232,7 +233,7 @@ STEPS = st.one_of(
 )
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(20, 40), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.lists(STEPS, min_size=30, max_size=60))
 def test_any_course(steps: list[Any]) -> None:
     """Each row is there once, whatever came; and whoever takes over finds all that is complete."""
