@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from pyspark import SparkContext
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
@@ -20,16 +19,15 @@ from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.records.errors import JarsMissing, JavaNotFound
 from aioparallel.spark.connector_jars import kafka_jars
 from aioparallel.testing import LocalKafka
-from tests.support.spark.settings import ALONE
+from tests.support.spark.class_archive import end_jvm
+from tests.support.spark.settings import ALONE, SERVING
 from tests.support.spark.topics import NewTopic
-
-EXIT_TIMEOUT = 60.0
-"""Seconds for the JVM to end after its standard input has been closed."""
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """Spark in a JVM beside this process, ``local[2]``, with the Kafka connector. Takes 5 to 9 s.
+    """Spark in a JVM beside this process, ``local[2]``, with the Kafka connector. Takes 5 to 9 s. It also serves Spark
+    Connect: see ``connect_address``.
 
     Its files (warehouse, scratch space) are pytest's temporary ones. Where there is no Java, or the jars cannot be
     had, the tests are skipped; in CI they fail.
@@ -51,6 +49,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .appName("tests")
             .config("spark.jars", ",".join(jars))
             .config(map=ALONE)
+            .config(map=SERVING)
             .config("spark.log.level", "OFF")
             .config("spark.local.dir", str(scratch / "local"))
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
@@ -62,18 +61,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             yield session
         finally:
             session.stop()
-            _end_jvm()
-
-
-def _end_jvm() -> None:
-    """``stop`` ends Spark and leaves the JVM to the end of Python; it ends when its standard input does."""
-    gateway: Any = SparkContext._gateway
-    if gateway is None:
-        return
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.shutdown()
-    gateway.proc.stdin.close()
-    gateway.proc.wait(EXIT_TIMEOUT)
+            end_jvm()
 
 
 @pytest.fixture(scope="session", autouse=True)

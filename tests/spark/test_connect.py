@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
 from aioparallel.jvm.java_runtime import SPARK_MODULES, find_java
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import fill
 from tests.support.kafka.reading import read_all
+from tests.support.spark.settings import connect_address
 from tests.support.spark.topics import NewTopic, counted
 
 PROGRAM_TIMEOUT = 300.0
@@ -22,7 +24,10 @@ PROGRAM_TIMEOUT = 300.0
 
 @pytest.mark.spark
 @pytest.mark.real
-def test_over_connect_and_in_a_declared_pipeline(local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path) -> None:
+@pytest.mark.parametrize("own_server", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ours", "its own"])
+def test_over_connect_and_in_a_declared_pipeline(
+    spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path, own_server: bool
+) -> None:
     """check, read_topic, write_topic and checkpoint_status over Connect, batch and stream; read_topic, outgoing and
     sink_options in query functions, where Spark refuses to analyse a plan. Every record arrives, once each time."""
     servers, raw, work, piped = local_kafka.bootstrap_servers, new_topic(2), new_topic(2), new_topic(2)
@@ -33,7 +38,8 @@ def test_over_connect_and_in_a_declared_pipeline(local_kafka: LocalKafka, new_to
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_TESTING": "1",  # a free port: without it every local server of Connect takes 15002
     }
-    program = [sys.executable, "-m", "tests.support.spark.connect_program", servers, raw, work, piped, str(tmp_path)]
+    program = [sys.executable, "-m", "tests.support.spark.connect_program"]
+    program += ["local[2]" if own_server else connect_address(spark), servers, raw, work, piped, str(tmp_path)]
     ran = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=PROGRAM_TIMEOUT, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     found = json.loads(ran.stdout.strip().splitlines()[-1])

@@ -8,21 +8,25 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from aioparallel.spark import kafka_jars
 from aioparallel.testing import LocalKafka
 from examples.flights_pipeline.programs import QUICK_START, run_program
 from tests.docs.blocks import ROOT
 from tests.docs.given import Given
 from tests.support.kafka.filling import Message, fill
 from tests.support.kafka.reading import read_all
+from tests.support.spark.class_archive import archive_options
+from tests.support.spark.settings import connect_address
 
 from .test_docs import BLOCKS, DECLARED
 
 pytestmark = [pytest.mark.spark, pytest.mark.real]
 
 
-def test_declared_pipelines(local_kafka: LocalKafka, tmp_path: Path) -> None:
+def test_declared_pipelines(
+    spark: SparkSession, local_kafka: LocalKafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The project of the page, with the docstring's transformation beside: each takes all of its topic to the other."""
     servers = local_kafka.bootstrap_servers
     given = Given(instead={'"raw"': '"docs_declared"', '"work"': '"docs_flow"'})
@@ -49,10 +53,10 @@ def test_declared_pipelines(local_kafka: LocalKafka, tmp_path: Path) -> None:
     assert "file:///data/flights/storage" in spec
     spec = spec.replace("file:///data/flights/storage", (tmp_path / "storage").as_uri())
     (project.parent / "spark-pipeline.yml").write_text(spec)
-    command = ["spark-pipelines", "run", "--remote", "local[2]", "--jars", ",".join(kafka_jars())]
-    command += ["--conf", f"spark.driver.extraJavaOptions={QUICK_START} -Dspark.ui.enabled=false"]
+    command = ["spark-pipelines", "run", "--remote", connect_address(spark)]
     command += ["--spec", str(project.parent / "spark-pipeline.yml")]
     lines: list[str] = []
+    monkeypatch.setenv("JDK_JAVA_OPTIONS", f"{QUICK_START} {archive_options()}")
     command[0] = str(Path(sys.executable).with_name("spark-pipelines"))
     asyncio.run(run_program("the pipeline", command, tmp_path / "log", lines.append))
     for topic in ("docs_flow", "docs_view"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import io
+import os
 import re
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from examples.flights_pipeline.comparing import Difference, differences, expecte
 from examples.flights_pipeline.programs import run_program
 from examples.flights_pipeline.settings import Settings
 from examples.flights_pipeline.stages import clear
+from tests.support.spark.class_archive import archive_options
 
 ROOT = Path(__file__).parents[2]
 DEADLINE = 400.0
@@ -45,7 +47,10 @@ def test_the_whole_way(tmp_path: Path) -> None:
     """From the file to the plot: a line for each stage, equal totals, files, and nothing left behind."""
     output = tmp_path / "out"
     command = [sys.executable, "-m", "examples.flights_pipeline", f"--flights={FLIGHTS}", f"--output={output}"]
-    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE, check=False)
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": archive_options()}
+    ran = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
+    )
     said = ran.stdout + ran.stderr
     assert ran.returncode == 0, said
     assert "PASS: all 76 totals equal those of the CSV files: 2,978 flights" in said

@@ -8,22 +8,34 @@ import sys
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.spark.settings import connect_address
 
 pytestmark = pytest.mark.spark
 
 CONNECT = Path(__file__).parents[1] / "support" / "spark" / "operator_on_connect.py"
 
 
-@pytest.mark.parametrize("reuse", ["true", pytest.param("false", marks=pytest.mark.slow)])
-def test_spark_connect(reuse: str, tmp_path: Path) -> None:
+OWN = pytest.mark.slow
+"""Servers that the program starts: without the connector, and with Python workers of either kind."""
+
+
+@pytest.mark.parametrize(
+    ("own_server", "reuse"),
+    [(False, "true"), pytest.param(True, "true", marks=OWN), pytest.param(True, "false", marks=OWN)],
+)
+def test_spark_connect(spark: SparkSession, own_server: bool, reuse: str, tmp_path: Path) -> None:
     """All three forms, with Python workers that are kept and with new ones for each task."""
-    command = [sys.executable, str(CONNECT), reuse, str(tmp_path / "written")]
+    remote = "local[2]" if own_server else connect_address(spark)
+    command = [sys.executable, str(CONNECT), remote, reuse, str(tmp_path / "written")]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=450, cwd=tmp_path, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     said = json.loads(ran.stdout.splitlines()[-1])
     assert said["operator"] == said["column"] == said["sink"] == 1_000
     assert said["loaded"] == []
-    assert said["no_jars"] == [True] * 3  # reading a batch, a stream, writing: the session has no connector
+    if own_server:
+        assert said["no_jars"] == [True] * 3  # reading a batch, a stream, writing: the session has no connector
     assert said["unreadable"] == [[7, "FF"]]
     assert "is string collate UTF8_LCASE" in said["refused"]
     assert r"OSError: no such file: \udcff" in said["failed"]

@@ -10,10 +10,11 @@ import uuid
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from aioparallel.spark.connector_jars import kafka_jars
 from aioparallel.testing import LocalKafka
 from tests.support.kafka.filling import fill
+from tests.support.spark.settings import connect_address
 from tests.support.spark.topics import NewTopic, counted
 from tests.support.waiting import DEADLINE
 
@@ -26,8 +27,8 @@ import json, sys
 from pyspark.sql import SparkSession
 from aioparallel.spark.progress import ProgressListener
 
-servers, topic, group, checkpoint, settings = sys.argv[1:]
-spark = SparkSession.builder.remote("local[2]").config(map=json.loads(settings)).getOrCreate()
+remote, servers, topic, group, checkpoint = sys.argv[1:]
+spark = SparkSession.builder.remote(remote).getOrCreate()
 with ProgressListener(every=0, commit_group=group, bootstrap_servers=servers) as listener:
     spark.streams.addListener(listener)
     stream = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic)
@@ -40,21 +41,12 @@ raise SystemExit(7)  # without spark.stop()
 """
 
 
-def test_spark_connect(new_topic: NewTopic, local_kafka: LocalKafka, tmp_path: Path) -> None:
+def test_spark_connect(spark: SparkSession, new_topic: NewTopic, local_kafka: LocalKafka, tmp_path: Path) -> None:
     """The same over Spark Connect, in a process of its own, which also ends: there the block removes the listener,
     whose thread would keep a process that does not stop its session."""
     servers, topic, group = local_kafka.bootstrap_servers, new_topic(3), f"lag-{uuid.uuid4().hex}"
     fill(servers, topic, counted(1_000))
-    settings = {
-        "spark.jars": ",".join(kafka_jars()),
-        "spark.ui.enabled": "false",
-        "spark.log.level": "OFF",
-        "spark.local.dir": str(tmp_path / "local"),
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    }
-    arguments = [servers, topic, group, str(tmp_path / "checkpoint"), json.dumps(settings)]
+    arguments = [connect_address(spark), servers, topic, group, str(tmp_path / "checkpoint")]
     run = subprocess.run(
         [sys.executable, "-c", CONNECT, *arguments],
         capture_output=True,

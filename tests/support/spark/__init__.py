@@ -4,6 +4,7 @@
 
     topics.py                records for them
     settings.py              what all sessions have in common
+    class_archive.py         a file of classes, with which they start sooner
     handlers.py, columns.py  what Spark's processes find by name
     tried.py                 handlers that are tried without Spark
     schemas.py               any types, for property tests

@@ -1,12 +1,13 @@
 """Topics over Spark Connect, and in a declared pipeline: a program of its own, since a process has one kind of session.
 
-``python -m tests.support.spark.connect_program SERVERS RAW WORK PIPED DIRECTORY`` prints what it found, as JSON.
+``python -m tests.support.spark.connect_program REMOTE SERVERS RAW WORK PIPED DIRECTORY`` prints what it found, as JSON.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -56,16 +57,18 @@ def to_work() -> DataFrame:
 """
 
 
-def main(servers: str, raw: str, work: str, piped: str, directory: str) -> None:
-    """Copy ``raw`` to ``work`` with a session of Spark Connect, then to ``piped`` with a declared pipeline."""
+def main(remote: str, servers: str, raw: str, work: str, piped: str, directory: str) -> None:
+    """Copy ``raw`` to ``work`` with a session of Spark Connect, then to ``piped`` with a declared pipeline.
+
+    ``remote``: a server's address, or ``local[2]``."""
     builder: Any = SparkSession.builder
-    spark: SparkSession = (
-        builder.remote("local[2]")
-        .config("spark.jars", ",".join(kafka_jars()))
-        .config(map=ALONE)
-        .config("spark.log.level", "OFF")
-        .getOrCreate()
-    )
+    builder = builder.remote(remote)
+    if remote.startswith("local"):
+        builder = builder.config("spark.jars", ",".join(kafka_jars())).config(map=ALONE)
+        builder = builder.config("spark.log.level", "OFF")
+    else:
+        os.environ["SPARK_REMOTE"] = remote  # for the pipeline
+    spark: SparkSession = builder.getOrCreate()
     checked = check(spark, bootstrap_servers=servers, topics=[raw], outputs=[work], schema="n int", real_time=True)
     stream = read_topic(spark, raw, bootstrap_servers=servers).transform(outgoing(value=F.upper(F.col("value"))))
     checkpoint = Path(directory, "checkpoint")
