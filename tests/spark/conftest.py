@@ -9,6 +9,7 @@ import re
 import sys
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             if os.environ.get("CI"):
                 raise
             pytest.skip(f"Apache Spark cannot be started: {error}")
+        paths = filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))  # for the daemon of workers
         patch.setenv("PYSPARK_PYTHON", sys.executable)
         patch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
         builder: Any = SparkSession.builder
@@ -50,6 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.jars", ",".join(jars))
             .config(map=ALONE)
             .config(map=SERVING)
+            .config("spark.python.daemon.module", "tests.support.spark.warm_daemon")
             .config("spark.log.level", "OFF")
             .config("spark.local.dir", str(scratch / "local"))
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))

@@ -5,6 +5,7 @@
     topics.py                records for them
     settings.py              what all sessions have in common
     class_archive.py         a file of classes, with which they start sooner
+    warm_daemon.py           what starts Python workers for them
     handlers.py, columns.py  what Spark's processes find by name
     tried.py                 handlers that are tried without Spark
     schemas.py               any types, for property tests
