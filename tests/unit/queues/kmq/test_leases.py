@@ -164,9 +164,12 @@ def test_a_renewal_that_is_late_is_not_the_last_one(broker: InMemoryBroker) -> N
                 await asyncio.sleep(6)
                 broker.faults.script(Request.PRODUCE, *[Fault(is_response_lost=True)] * 4)
                 await asyncio.sleep(18)
+                ended.set()
 
+        ended = asyncio.Event()
         async with running(one, handle):
             produce(broker, [b"first", b"second"])
+            await ended.wait()
             await until(lambda: one.stats().succeeded + one.stats().released == 2, 60)
             return one.stats().released
 
