@@ -18,7 +18,7 @@ from rich.console import Console
 from aioparallel.records.errors import ConfigurationError
 from examples.flights_pipeline.__main__ import compare
 from examples.flights_pipeline.comparing import Difference, differences, expected_totals
-from examples.flights_pipeline.programs import run_program
+from examples.flights_pipeline.programs import QUICK_START, run_program
 from examples.flights_pipeline.settings import Settings
 from examples.flights_pipeline.stages import clear
 from tests.support.spark.class_archive import archive_options
@@ -47,7 +47,7 @@ def test_the_whole_way(tmp_path: Path) -> None:
     """From the file to the plot: a line for each stage, equal totals, files, and nothing left behind."""
     output = tmp_path / "out"
     command = [sys.executable, "-m", "examples.flights_pipeline", f"--flights={FLIGHTS}", f"--output={output}"]
-    environment = {**os.environ, "JDK_JAVA_OPTIONS": archive_options()}
+    environment = {**os.environ, "JDK_JAVA_OPTIONS": f"{QUICK_START} {archive_options()}"}
     ran = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=DEADLINE, check=False
     )
