@@ -50,7 +50,7 @@ pipeline: $(VENV)/.pipeline  ## 336,776 flights: Kafka, Spark, aioparallel, Spar
 bench: $(VENV)/.bench  ## benchmark aioparallel and other libraries (an hour; ARGS=--quick: a few minutes)
 	$(BIN)/python -m benchmarks $(ARGS)
 
-bench-tests: $(VENV)/.bench  ## tests of the benchmark that compare whole runs (5 minutes)
+bench-tests: $(VENV)/.bench  ## tests of the benchmark that compare whole runs, and most programs with wrong answers (10 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -m slow tests/benchmarks $(ARGS)
 

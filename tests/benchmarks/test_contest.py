@@ -208,6 +208,11 @@ def test_what_is_stopped_may_go_on_in_its_log() -> None:
     assert found == ["it reports that it took 29.500 s, but it took 30.000 s at least"]
 
 
+def two_quick(*cases: tuple[object, ...]) -> list[object]:
+    """All but the first two are slow: each starts a program."""
+    return [*cases[:2], *(pytest.param(*case, marks=pytest.mark.slow) for case in cases[2:])]
+
+
 HONEST = {
     "round": 0, "seconds": 0.05, "whole_seconds": 0.06, "ended": 400, "cpu_seconds": 0.01, "peak_memory": 1_000,
     "stopped": False,
@@ -229,13 +234,13 @@ for line in sys.stdin:
 
 @pytest.mark.parametrize(
     ("log", "problem"),
-    [
+    two_quick(
         ("struct.pack('<3Q', 1, 1 << 62, 5)", "is of no kind"),
         ("b'hello world, this is text'", "no whole words"),
         ("struct.pack('<2Q', 1, 1 << 62) + b'abc'", "no whole words"),
         ("struct.pack('<2Q', 1 << 60, 1 << 62)", "words of an event"),
         ("b''", "was never handled"),
-    ],
+    ),
 )
 async def test_a_wrong_log_is_a_problem_of_its_run(broker: EmbeddedBroker, log: str, problem: str) -> None:
     """Not of the case, in which others go on."""
@@ -245,7 +250,7 @@ async def test_a_wrong_log_is_a_problem_of_its_run(broker: EmbeddedBroker, log: 
 
 @pytest.mark.parametrize(
     ("figures", "problem"),
-    [
+    two_quick(
         ({"seconds": "0.5"}, "seconds is '0.5', not a number of seconds"),
         ({"seconds": float("nan")}, "seconds is nan, not"),
         ({"whole_seconds": float("inf")}, "whole_seconds is inf, not"),
@@ -255,7 +260,7 @@ async def test_a_wrong_log_is_a_problem_of_its_run(broker: EmbeddedBroker, log: 
         ({"peak_memory": None}, "peak_memory is None, not"),
         ({"stopped": "yes"}, "stopped is 'yes', not true or false"),
         ({"problems": []}, "it has unknown values: problems"),
-    ],
+    ),
 )
 async def test_a_wrong_answer_is_a_problem_of_its_run(
     broker: EmbeddedBroker, figures: dict[str, object], problem: str
@@ -270,7 +275,7 @@ SLEEPERS = "struct.pack('<801Q', 1, *(kind << 62 | at // 200 << 44 | at % 200 fo
 
 @pytest.mark.parametrize(
     ("log", "figures", "problem"),
-    [
+    two_quick(
         ("b''", {"stopped": True, "ended": 10**9, "seconds": 0.5}, "1,000,000,000 records ended, but only 0 did"),
         ("struct.pack('<2Q', 1, 1 << 62)", {"stopped": True, "ended": 1}, "1 records ended, but only 0 did"),
         ("b''", {"stopped": True, "ended": 0}, "took 0.050 s, but it took 120.000 s at least"),
@@ -278,7 +283,7 @@ SLEEPERS = "struct.pack('<801Q', 1, *(kind << 62 | at // 200 << 44 | at % 200 fo
         ("b''", {"seconds": 500.0, "whole_seconds": 500.0}, "took 500.000 of 500.000 s, but its answer came after"),
         ("b''", {"seconds": 500.0}, "took 500.000 of 0.060 s"),
         (SLEEPERS, {"seconds": 0.001}, "took 0.001 s, but it took"),
-    ],
+    ),
 )
 async def test_a_run_that_cannot_be_true_is_told(
     broker: EmbeddedBroker, log: str, figures: dict[str, object], problem: str
