@@ -28,7 +28,7 @@ WITHIN = 10.0
 """Seconds for readiness to follow the broker."""
 NAMES = ("fastapi", "aiohttp")
 KINDS = pytest.mark.parametrize("kind", NAMES)
-ORDERS = 12_000
+ORDERS = 40_000
 
 
 class Server:
@@ -85,7 +85,7 @@ def orders(count: int) -> list[Message]:
 
 async def test_the_broker_goes_and_the_servers_are_stopped_under_load(mortal_kafka: LocalKafka, tmp_path: Path) -> None:
     """Not ready within ten seconds of the broker's stop, ready within ten of its return, live all the while. After
-    SIGTERM in the middle of 12,000 orders and a second start each was handled once."""
+    SIGTERM in the middle of 40,000 orders and a second start each was handled once."""
     lives = [Life(kind, mortal_kafka.bootstrap_servers, await topics(mortal_kafka), tmp_path / kind) for kind in NAMES]
     async with contextlib.AsyncExitStack() as stack:
         for life in lives:
