@@ -89,6 +89,8 @@ class _Refused(Exception):
 
     def __init__(self, status: int, text: str, headers: Mapping[str, str] | None = None) -> None:
         self.answer = Answer(status, PLAIN, f"{text}\n", headers or {})
+        self.has_body = True
+        """False: the answer to HEAD."""
 
 
 @dataclass(eq=False)
@@ -153,11 +155,11 @@ class HttpServer:
             async with asyncio.timeout(self.timeout):
                 request, route = await self._read(reader, writer)
         except _Refused as refused:
-            found = refused.answer
+            found, has_body = refused.answer, refused.has_body
         else:
-            found = await _answer(route, request)
+            found, has_body = await _answer(route, request), request.method != "HEAD"
         async with asyncio.timeout(self.timeout):
-            writer.write(found.encode(has_body=request is None or request.method != "HEAD"))
+            writer.write(found.encode(has_body=has_body))
             await writer.drain()
             if request is None:
                 await _read_rest(reader, writer)
@@ -168,14 +170,22 @@ class HttpServer:
 
     async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> tuple[Request, Route]:
         method, path = await _request_line(reader)
-        headers = await _headers(reader)
-        route = self._route(path)
+        try:
+            headers = await _headers(reader)
+            route = self._route(method, path)
+            return Request(method, path, headers, await _body(reader, writer, headers, route.longest_body)), route
+        except _Refused as refused:
+            refused.has_body = method != "HEAD"
+            raise
+
+    def _route(self, method: str, path: str) -> Route:
+        route = self._found(path)
         if method not in route.allowed:
             allowed = ", ".join(route.allowed)
             raise _Refused(405, f"only {allowed}", {"Allow": allowed})
-        return Request(method, path, headers, await _body(reader, writer, headers, route.longest_body)), route
+        return route
 
-    def _route(self, path: str) -> Route:
+    def _found(self, path: str) -> Route:
         found = self.routes.get(path)
         if found is None:
             for known, route in self.routes.items():

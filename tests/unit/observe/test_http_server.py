@@ -54,7 +54,9 @@ async def said(server: HttpServer, data: bytes) -> tuple[bytes, bytes]:
         (b"GET /x HTTP/1.1\r\n\r\n", 404, b"not found\n"),
         (b"GET /some HTTP/1.1\r\n\r\n", 404, b"not found\n"),
         (b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\nabc", 405, b"only GET, HEAD\n"),
-        (b"HEAD /post HTTP/1.1\r\n\r\n", 405, b"only POST\n"),
+        (b"HEAD /post HTTP/1.1\r\n\r\n", 405, b""),
+        (b"HEAD /x HTTP/1.1\r\n\r\n", 404, b""),
+        (b"HEAD / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 413, b""),
         (b"POST /post HTTP/1.1\r\nContent-Length: 11\r\n\r\n" + b"x" * 11, 413, b"the body has more than 10 bytes\n"),
         (b"POST /post HTTP/1.1\r\nContent-Length: 1e3\r\n\r\n", 400, b"Content-Length is no number\n"),
         (
