@@ -142,7 +142,7 @@ async def test_nobody_skips_without_the_token(broker: InMemoryBroker, caplog: py
     [
         {"topic": 1}, {"partition": "0"}, {"partition": True}, {"ranges": []}, {"ranges": [[2, 1]]},
         {"ranges": [[-1, 1]]}, {"ranges": [1]}, {"ranges": [["a", "b"]]}, {"execute": 1}, {"execute": None},
-        {"ranges": [[0, 10**12]]},
+        {"ranges": [[0, 10**12]]}, {"ranges": [[0, 2**70]]}, {"ranges": [[0, 2**63]]},
     ],
 )  # fmt: skip
 async def test_wrong_requests_are_refused(broker: InMemoryBroker, wrong: dict[str, Any]) -> None:
