@@ -86,7 +86,7 @@ class AssignedPartitions:
         assignment = self.assignments[partition] = Assignment(partition, epoch, generation)
         assignment.extend(self._extensions.assigned(assignment), self._extensions.fail_soon)
         assignment.rank = self._rank_of(partition)
-        self._scheduler.follow_pauses(assignment)
+        self._scheduler.follow_pauses((assignment,))
         if self._targets is not None:
             # A partition that was added after the start is not read.
             assignment.target = self._targets.get(partition, 0)

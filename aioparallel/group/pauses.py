@@ -53,8 +53,10 @@ class Pauses:
 
     def resume_keys(self, topic: str, keys: Iterable[Hashable]) -> None:
         """End the pauses of these keys."""
-        ended = set(keys)
-        self._set_keys(topic, {key: None for key in self._keys.get(topic, ()) if key not in ended})
+        left = dict(self._keys.get(topic, {}))
+        for key in keys:
+            left.pop(key, None)
+        self._set_keys(topic, left)
 
     def _snapshot(self) -> Paused:
         topics = sorted(target for target in self._targets if isinstance(target, str))

@@ -198,8 +198,7 @@ class GroupRun:
         if self._pauses_followed != self._state.pauses.version:
             self._pauses_followed = self._state.pauses.version
             # A queue's records are in sources of their own.
-            for source in (*self._rebalancer.assignments.values(), *scheduler.sources):
-                scheduler.follow_pauses(source)
+            scheduler.follow_pauses((*self._rebalancer.assignments.values(), *scheduler.sources))
         if scheduler.slots != self._state.max_concurrency:
             self._processor.set_max_concurrency(self._state.max_concurrency)
             self._planner.set_max_concurrency(self._state.max_concurrency)

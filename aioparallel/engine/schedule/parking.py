@@ -11,7 +11,7 @@ left for the others. However many sources are paused one after the other, at mos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from aioparallel.engine.sources import Source
@@ -45,9 +45,10 @@ class Parking:
         self._share_out()
         self._look(tuple(self._sources))
 
-    def follow_pause(self, source: Source) -> None:
-        """Handle a change of :attr:`Source.paused`."""
-        self._set_discount(source, len(source.parked) // 2 if source.paused else 0)
+    def follow_pauses(self, sources: Iterable[Source]) -> None:
+        """Handle a change of :attr:`Source.paused` of these sources, in one step: it walks all sources."""
+        for source in sources:
+            self._set_discount(source, len(source.parked) // 2 if source.paused else 0)
         self._share_out()
         self._look(tuple(self._sources))
 
@@ -80,6 +81,8 @@ class Parking:
         source = record._source
         source.parked.remove(record)
         self.count -= 1
+        if source in self._discounts:  # skipped while its source is paused
+            self._set_discount(source, min(self._discounts[source], len(source.parked) // 2))
         if self._stale:
             self._share_out()
         elif len(source.parked) < self._reserve:

@@ -90,7 +90,7 @@ class Scheduler:
         """None: there are no batch handlers, so each record has its own call."""
         self.paused = False
         self.pauses_of: PausesOf = _no_pauses
-        """After a change of what it returns, call :meth:`follow_pauses` for each source."""
+        """After a change of what it returns, call :meth:`follow_pauses` for all sources."""
 
     @property
     def ready(self) -> int:
@@ -156,7 +156,7 @@ class Scheduler:
             self._parking.join(source)
             if self.assembler is not None:
                 self.assembler.join(source, records[0])
-            self.follow_pauses(source)
+            self.follow_pauses((source,))
         self.counters.admitted += len(records)
         source.counts.admitted += len(records)
         source.buffered += len(records)
@@ -533,15 +533,20 @@ class Scheduler:
         self._turns.set_slots(slots)
         self._parking.set_bound(max_parked)
 
-    def follow_pauses(self, source: Source) -> None:
-        """Start nothing of this source that is paused. Its records that are not paused any more become ready again."""
-        paused, pauses = self.pauses_of(source.name)
-        if paused is source.paused and pauses is source.pauses:
-            return
-        is_other, source.paused, source.pauses = paused is not source.paused, paused, pauses
-        self._reconsider(source)
-        if is_other and source in self.sources:
-            self._parking.follow_pause(source)
+    def follow_pauses(self, sources: Iterable[Source]) -> None:
+        """Start nothing of these sources that is paused. Their records that are not paused any more become ready
+        again."""
+        changed = list[Source]()
+        for source in sources:
+            paused, pauses = self.pauses_of(source.name)
+            if paused is source.paused and pauses is source.pauses:
+                continue
+            if paused is not source.paused and source in self.sources:
+                changed.append(source)
+            source.paused, source.pauses = paused, pauses
+            self._reconsider(source)
+        if changed:
+            self._parking.follow_pauses(changed)
 
     def set_ceiling(self, source: Source, ceiling: int) -> None:
         """Start no record above this offset. Records below it that were held back become ready again."""
@@ -555,9 +560,12 @@ class Scheduler:
     def _reconsider(self, source: Source) -> None:
         checks = source.full or source.paused or source.pauses is not None
         source.ceiling = -1 if checks else source.map_ceiling
-        if source.held and not source.stopped:
-            source.ready.extend(source.held)
-            source.held.clear()
-            self._turns.join(source)
+        if source.held and not source.stopped and not source.paused:
+            held, source.held = source.held, []
+            # Not one by one in a turn: there may be a hundred thousand that stay paused.
+            for record in held:
+                (source.ready if source.may_start(record) else source.held).append(record)
+            if source.ready:
+                self._turns.join(source)
         if self.assembler is not None and not source.stopped:
             self.assembler.hold(source)

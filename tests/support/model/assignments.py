@@ -144,7 +144,7 @@ class Assignments(RuleBasedStateMachine):
             assignment.acknowledged, assignment.acknowledged_version = committed, assignment.ledger.version
             said = known.said()
         assignment.opened = True
-        self.scheduler.follow_pauses(assignment)
+        self.scheduler.follow_pauses((assignment,))
         self.model.holdings[partition] = Holding(assignment, partition, known, said, generation.id)
 
     def _rebalance(self) -> Generation:

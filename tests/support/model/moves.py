@@ -174,7 +174,7 @@ class Moves(Assignments):
     def _follow_pauses(self) -> None:
         self.was_paused = True
         for holding in self.model.holdings.values():
-            self.scheduler.follow_pauses(holding.assignment)
+            self.scheduler.follow_pauses((holding.assignment,))
 
     # -- outcomes ---------------------------------------------------------------------------------------
 

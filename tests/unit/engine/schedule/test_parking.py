@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +14,7 @@ from aioparallel.engine.schedule.parking import Parking
 from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.sources import NO_CEILING, Source
 from aioparallel.group.assignment import Assignment
+from aioparallel.group.pauses import Pauses
 from aioparallel.records.record import Record, TopicPartition
 from tests.support.engine.taking import take
 
@@ -264,3 +265,54 @@ async def test_what_is_forgotten_with_its_partition_takes_nobody_along() -> None
     await asyncio.sleep(0.2)
     assert {start(scheduler) for _ in mine} == set(mine)
     retries.close()
+
+
+def test_what_is_skipped_of_a_paused_assignment_does_not_count_for_the_others() -> None:
+    """The parked records of a paused one count half; those that have gone count neither for nor against anybody."""
+    heard = Heard(bound=100, assignments=2)
+    heard.park(0, 60)
+    heard.assignments[0].paused = True
+    heard.parking.follow_pauses([heard.assignments[0]])
+    heard.leave(0, 60)
+    heard.park(1, 75)
+    assert heard.full == [1]
+
+
+def test_a_pause_of_many_partitions_is_one_step() -> None:
+    """Each of them looks at all: with 500 partitions, a step for each would block the event loop for a third of a
+    second."""
+    scheduler, assignments = scheduler_with(1_000, *[2] * 50)
+    looks = list[int]()
+    look = scheduler._parking._look
+
+    def counted(sources: Collection[Source]) -> None:
+        looks.append(len(sources))
+        look(sources)
+
+    scheduler._parking._look = counted  # type: ignore[method-assign]
+    for paused in (True, False):
+        scheduler.pauses_of = lambda name, paused=paused: (paused, None)  # type: ignore[misc]
+        scheduler.follow_pauses(assignments)
+        assert all(assignment.paused is paused for assignment in assignments)
+        assert sum(looks) == 50
+        looks.clear()
+
+
+def test_records_that_stay_paused_are_not_looked_at_again_in_a_turn() -> None:
+    """A resume of one of many keys makes only its record ready."""
+    scheduler = Scheduler(Ordering.KEY)
+    assignment = Assignment(TopicPartition("t", 0))
+    assignment.opened = True
+    keys = [b"%d" % number for number in range(100)]
+    pauses = Pauses()
+    pauses.pause_keys("t", keys)
+    scheduler.pauses_of = pauses.of
+    assignment.ledger.register(list(range(100)), 100)
+    scheduler.admit(assignment, [Record("t", 0, offset, key=key) for offset, key in enumerate(keys)])
+    assert take(scheduler) is None
+    assert len(assignment.held) == 100
+    pauses.resume_keys("t", [b"42"])
+    scheduler.follow_pauses([assignment])
+    assert [record.offset for record in assignment.ready] == [42]
+    assert start(scheduler).offset == 42
+    assert len(assignment.held) == 99
