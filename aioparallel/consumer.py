@@ -621,10 +621,11 @@ class ParallelConsumer(Generic[K_co, V_co]):
         whether it was skipped. ``dry_run``: only say that.
 
         Raises NotSkipped, with nothing changed, if one of them cannot be skipped: the partition is not held here, or
-        being opened or given away; an offset is at or above the end of the log; the offset map could not hold it; its
-        outputs are part of an open transaction; this is a queue. Raises it also if a record does not end in time, or if
-        the partition is revoked meanwhile; what is skipped by then stays so. Raises NotCommitted if the commit was not
-        acknowledged within ``commit_timeout`` seconds, and ConsumerStateError if the consumer does not run.
+        being opened or given away; an offset is at or above the end of the log; more than 200,000 offsets before it are
+        not read yet; the offset map could not hold it; its outputs are part of an open transaction; this is a queue.
+        Raises it also if a record does not end in time, or if the partition is revoked meanwhile; what is skipped by
+        then stays so. Raises NotCommitted if the commit was not acknowledged within ``commit_timeout`` seconds, and
+        ConsumerStateError if the consumer does not run.
         """
         if self._engine is None:
             raise ConsumerStateError("this consumer does not run, so it has no partition in which to skip")

@@ -167,6 +167,15 @@ class Ledger:
         self.restored_until = until
         self.highest_completed = max(self.highest_completed, until)
 
+    def left_unread(self, offsets: Sequence[int]) -> int:
+        """Return how many unread offsets would be listed as incomplete after :meth:`complete_unread` of those of these
+        ascending offsets that are not read; 0 if it would list no more than before."""
+        start = max(self.position, self.restored_until + 1)
+        fresh = len(offsets) - bisect_left(offsets, start)
+        if not fresh:
+            return 0
+        return len(self._restored) - self._restored_at + offsets[-1] + 1 - start - fresh
+
     def is_complete(self, offset: int) -> bool:
         """Whether this offset is complete, or was not delivered by the log."""
         return (offset < self.position or offset <= self.restored_until) and offset not in self.incompletes

@@ -27,6 +27,7 @@ from aioparallel import (
     Transactions,
     batches,
 )
+from aioparallel.group import skipping
 from aioparallel.offsets import decode_offset_map
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.records.error_codes import ErrorCode
@@ -351,6 +352,26 @@ async def test_an_offset_map_that_could_not_hold_it_refuses_it(broker: InMemoryB
             await consumer.skip(T0, 1_001, 1_003, 1_006, 1_100, 1_103, 1_105, 1_111, 1_234, 1_236)
         assert await consumer.skip(T0, 0) == [Skipped(0, "in flight", True)]
         handler.go.set()
+
+
+async def test_too_many_unread_offsets_before_it_refuse_it(broker: InMemoryBroker, monkeypatch: Any) -> None:
+    """Each commit would list them until they are read, also if they are skipped in several calls."""
+    monkeypatch.setattr(skipping, "_MOST_UNREAD", 50)
+    produce(broker, [b"%d" % n for n in range(300)])
+    handler = Handler(held=range(300))
+    async with running(consumer := consumer_of(broker, max_buffered=20, max_concurrency=1), handler):
+        await until(lambda: handler.started == [0] and consumer.stats().buffered > 15)
+        assert consumer._engine is not None
+        position = consumer._engine._rebalancer.assignments[T0].ledger.position
+        with pytest.raises(NotSkipped, match="51 offsets before it are not read yet, and at most 50 may be"):
+            await consumer.skip(T0, 0, position + 51)
+        assert handler.cancelled == []
+        await consumer.skip(T0, *range(position + 50, position + 100))
+        with pytest.raises(NotSkipped, match=f"{position + 101}: 51 offsets before it are not read yet"):
+            await consumer.skip(T0, position + 101)
+        assert (await consumer.skip(T0, 0, position + 49))[0].is_skipped
+        handler.go.set()
+        await until(lambda: committed(broker) == 300)
 
 
 async def test_wrong_use_is_named(broker: InMemoryBroker) -> None:
