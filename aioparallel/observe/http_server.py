@@ -108,8 +108,10 @@ class HttpServer:
     timeout: float = 10.0
     connections: set[asyncio.Task[None]] = field(default_factory=set, init=False)
     _server: asyncio.Server | None = field(default=None, init=False)
+    _is_closing: bool = field(default=False, init=False)
 
     async def __aenter__(self) -> Self:
+        self._is_closing = False
         self._server = await asyncio.start_server(self._connected, self.host, self.port, limit=_LONGEST_HEAD)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
@@ -121,6 +123,7 @@ class HttpServer:
         server, self._server = self._server, None
         if server is None:
             return
+        self._is_closing = True
         server.close()
         if self.connections:
             await asyncio.wait(self.connections, timeout=_CLOSING)
@@ -140,7 +143,8 @@ class HttpServer:
         assert task is not None
         self.connections.add(task)
         try:
-            if len(self.connections) <= _MOST_CONNECTIONS:
+            # A connection that was accepted just before the end begins only now: nobody would wait for it.
+            if len(self.connections) <= _MOST_CONNECTIONS and not self._is_closing:
                 with contextlib.suppress(TimeoutError, ConnectionError, asyncio.IncompleteReadError):
                     await self._serve(reader, writer)
         except asyncio.CancelledError:

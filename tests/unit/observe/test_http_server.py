@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import socket
 
 import pytest
 
@@ -172,6 +173,21 @@ async def test_it_ends_with_its_block() -> None:
             await asyncio.open_connection("127.0.0.1", server.port)
         idle.close()
         asking.close()
+
+
+@pytest.mark.parametrize("turns", [3, 4, 5])  # earlier, asyncio itself loses it
+async def test_a_connection_that_comes_at_the_end_does_not_outlive_it(turns: int) -> None:
+    """Accepted, and its task has not begun: it is closed, and not waited for."""
+    async with asyncio.timeout(5):
+        async with server_of() as server:
+            with socket.create_connection(("127.0.0.1", server.port)) as client:
+                client.sendall(b"GET / HTTP/1.1\r\n")  # it would wait for the rest
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                await server.__aexit__(None, None, None)
+                for _ in range(5):
+                    await asyncio.sleep(0)
+                assert not server.connections
 
 
 async def test_too_many_connections_are_closed() -> None:
