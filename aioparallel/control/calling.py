@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from aioparallel.control.offsets_endpoint import LONGEST_REQUEST
 from aioparallel.records.errors import ClientError, ConfigurationError
 from aioparallel.records.record import TopicPartition
 from aioparallel.records.skipped import Skipped
@@ -58,8 +59,14 @@ class Member:
 
     async def skip(self, partition: TopicPartition, offsets: Sequence[int], *, execute: bool) -> list[Skipped]:
         """Skip ascending offsets; without ``execute`` only find them. Raises EndpointRefused."""
-        asked = {**partition._asdict(), "ranges": _ranges(offsets), "execute": execute}
-        found = await self._ask("POST", "/offsets/skip", json.dumps(asked).encode(), _SKIP)
+        ranges = _ranges(offsets)
+        body = json.dumps({**partition._asdict(), "ranges": ranges, "execute": execute}).encode()
+        if len(body) > LONGEST_REQUEST:
+            raise EndpointRefused(
+                f"{len(ranges):,} ranges of {partition} do not fit into one request of {LONGEST_REQUEST:,} bytes: skip "
+                "fewer of them at once"
+            )
+        found = await self._ask("POST", "/offsets/skip", body, _SKIP)
         try:
             return [Skipped(one["offset"], one["was"], one["is_skipped"]) for one in found["offsets"]]
         except (KeyError, TypeError):

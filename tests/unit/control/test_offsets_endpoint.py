@@ -117,6 +117,15 @@ async def test_what_the_consumer_refuses_is_said(broker: InMemoryBroker) -> None
         assert consumer.stats().skipped == 0
 
 
+async def test_more_offsets_than_one_request_takes(broker: InMemoryBroker) -> None:
+    """The command says so, and asks nobody; nobody is taken for another server."""
+    async with stuck(broker) as (consumer, url):
+        ran = await skip("g", *[f"t:0:{10**12 + 2 * number}" for number in range(3_000)], "--via", url, "--execute")
+        said = "3,000 ranges of t-0 do not fit into one request of 65,536 bytes: skip fewer of them at once"
+        assert (ran.exit_code, said in ran.stderr) == (1, True), ran.stderr
+        assert consumer.stats().skipped == 0
+
+
 async def test_nobody_skips_without_the_token(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     """401, one log line without the token, and the command says so."""
     with caplog.at_level(logging.DEBUG):
