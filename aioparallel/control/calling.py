@@ -36,12 +36,16 @@ class Member:
         self._token = token
         try:
             parts = urlsplit(self.url)
-            self._port = parts.port or (443 if parts.scheme == "https" else 80)
+            port = parts.port
         except ValueError:
-            parts = urlsplit("")
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or "@" in parts.netloc:
+            parts, port = urlsplit(""), None
+        is_address = parts.scheme in ("http", "https") and not parts.query and port != 0
+        # What is not ASCII, or has spaces, cannot be part of a request.
+        is_plain = self.url.isascii() and self.url.isprintable() and " " not in self.url and "@" not in parts.netloc
+        if not (is_address and is_plain and parts.hostname):
             raise ConfigurationError("via", url, "must be the address of a member, as in http://127.0.0.1:9180")
         self._host, self._netloc, self._path = parts.hostname, parts.netloc, parts.path
+        self._port = port or (443 if parts.scheme == "https" else 80)
         self._tls = ssl.create_default_context() if parts.scheme == "https" else None
 
     @property

@@ -192,6 +192,10 @@ def test_a_token_must_be_a_secret(token: Any) -> None:
     [
         (("--via", "127.0.0.1:9180"), "--via='127.0.0.1:9180': must be the address of a member"),
         (("--via", "http://user@host"), "must be the address of a member"),
+        (("--via", "http://127.0.0.1:1/ä"), "must be the address of a member"),
+        (("--via", "http://bücher.example:1"), "must be the address of a member"),
+        (("--via", "http://127.0.0.1:1/a b"), "must be the address of a member"),
+        (("--via", "http://127.0.0.1:0"), "must be the address of a member"),
         (("--via", "http://127.0.0.1:1", "--token-file", "/no/such/file"), "cannot be read"),
     ],
 )
