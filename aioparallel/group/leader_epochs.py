@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from operator import itemgetter
 from typing import Final
 
 __all__ = ["UNKNOWN", "LeaderEpochs", "epoch_of"]
@@ -44,6 +45,16 @@ class LeaderEpochs:
         """Note that records from this offset on were written in this epoch, in the same log."""
         if epoch > self.newest:
             self.seen = (*self.seen, (offset, epoch))[-_KEPT:]
+        elif self.seen and offset < self.seen[-1][0]:
+            self._note_below(offset, epoch)
+
+    def _note_below(self, offset: int, epoch: int) -> None:
+        """A later record is noted already, because it is skipped: what is read now may be older."""
+        at = bisect_right(self.seen, offset, key=itemgetter(0))
+        before, after = self.seen[:at], self.seen[at:]
+        if before and before[-1][1] < epoch <= after[0][1]:
+            after = after[1:] if epoch == after[0][1] else after
+            self.seen = (*before, (offset, epoch), *after)[-_KEPT:]
 
 
 def epoch_of(seen: tuple[tuple[int, int], ...], offset: int) -> int:

@@ -390,7 +390,7 @@ class InMemoryClient:
                     at = ", ".join(f"{partition} at offset {some[0].start}" for partition, some in sorted(left.items()))
                     raise ClientError(f"no record has come for {_SILENT:g} s ({at})")
                 await asyncio.sleep(_LOOK_AGAIN)  # the next records may be undecided
-            for partition, found, next_offset, *_ in taken:
+            for partition, found, next_offset, epochs, *_ in taken:
                 some = left[partition]
                 end = some[0].end
                 some[0] = Span(min(next_offset, end), end)
@@ -399,7 +399,7 @@ class InMemoryClient:
                     some.pop(0)
                 if not some:
                     del left[partition]
-                yield Fetched(partition, records, min(next_offset, end))
+                yield Fetched(partition, records, min(next_offset, end), epochs)
                 moved = time()
 
 

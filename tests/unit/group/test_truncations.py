@@ -200,6 +200,42 @@ async def test_the_epoch_of_what_is_complete_is_committed(broker: InMemoryBroker
         await task
 
 
+async def test_a_record_that_is_skipped_before_it_is_read_hides_no_epoch(broker: InMemoryBroker) -> None:
+    """It was written in epoch 2, and records of epoch 1 are read after the skip. A map that is cut among these is
+    committed with their epoch: with an older one, the next member would take them for lost."""
+    log = broker.log(T0)
+    assert log is not None
+    for what in ("old", "new", "newest"):
+        write(broker, what, 20)
+        log.elect()
+    begins, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        await begins.wait()
+        if record.offset >= 35:
+            await goes_on.wait()
+
+    async with asyncio.timeout(60), consumer_of(broker, max_buffered=4, max_concurrency=2) as consumer:
+        task = asyncio.create_task(consumer.run(handle))
+        await until(lambda: consumer.stats().in_flight == 2)
+        await consumer.skip(T0, 55)
+        assert broker.group(GROUP).offsets[T0].leader_epoch == 2
+        assert consumer._engine is not None
+        consumer._engine._committer.limit.characters = 1
+        begins.set()
+        await until(lambda: committed(broker) == 35)
+        assert broker.group(GROUP).offsets[T0].leader_epoch == 1
+        consumer.stop(drain=False)
+        await task
+    seen = Values()
+    async with running(consumer := consumer_of(broker), seen) as task:
+        await until(lambda: committed(broker) == 60)
+        assert consumer.stats().log_truncations == 0
+        consumer.stop()
+        await task
+    assert min(seen.of("new-")) == 15
+
+
 def test_a_ledger_below_an_offset_is_the_same_up_to_there() -> None:
     """Each offset below it is as complete as before, none from there on is."""
     said = OffsetMap(10, 40, (10, 15, 20, 39))
@@ -224,6 +260,12 @@ def test_epochs_are_those_of_their_records() -> None:
         epochs.note(offset, epoch)
     assert len(epochs.seen) == 16
     assert epoch_of(epochs.seen, 0) == epochs.seen[0][1]
+    epochs = LeaderEpochs(9, 2)
+    epochs.note(50, 7)  # skipped before it is read
+    for offset, epoch in ((10, 2), (20, 4), (30, 4), (40, 5), (45, 7), (60, 7), (70, 8)):
+        assert epochs.differs(offset, epoch) is (epoch == 8)
+        epochs.note(offset, epoch)
+    assert epochs.seen == ((9, 2), (20, 4), (40, 5), (45, 7), (70, 8))
     assert not LeaderEpochs().differs(5, 7)
     assert epoch_of((), 5) == -1
 
