@@ -56,6 +56,8 @@ class PauseTargets:
 
     def keys(self, keys: Sequence[Hashable]) -> Sequence[Hashable]:
         """Return the keys. Raises ConfigurationError if they order no records."""
+        if not keys:
+            raise ConfigurationError("keys", keys, "must be given: pause() pauses a topic with all its keys")
         handling = self._handling
         if handling.ordering is not Ordering.KEY:
             raise ConfigurationError(

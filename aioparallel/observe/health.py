@@ -217,6 +217,17 @@ class Health:
         return self.running and self.joined and not any(one.kind in _KEEP_FROM_WORK for one in self.problems)
 
     @property
+    def reason(self) -> str:
+        """Why it is not ready; empty if it is."""
+        if self.ready:
+            return ""
+        if kinds := [one.kind.value for one in self.problems if not self.running or one.kind in _KEEP_FROM_WORK]:
+            return f"it has problems: {', '.join(kinds)}"
+        if not self.running:
+            return "it does not run: it connects, or has been stopped"
+        return "it has no open partitions yet: it joins the group, or the group rebalances"
+
+    @property
     def healthy(self) -> bool:
         """Whether it runs without problems."""
         return self.running and not self.problems

@@ -65,6 +65,7 @@ def _health(consumers: Mapping[str, AnyService], asked: str) -> Answer:
         bodies[name] = {
             "live": health.live,
             "ready": health.ready,
+            "reason": health.reason,
             "restarts": service.restarts,
             "problems": [{"kind": one.kind.value, "message": one.message} for one in health.problems],
         }

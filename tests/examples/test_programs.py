@@ -84,7 +84,7 @@ async def test_fastapi_app(tmp_path: Path) -> None:
         answer = await newcomer.get(newcomer.url("8000", "/customers/customer-3"))
         assert answer.json() == {"customer-3": sum_of(3, 1_000)}
         health = await newcomer.get(newcomer.url("8000", "/health/ready"))
-        fine = {"live": True, "ready": True, "restarts": 0, "problems": []}
+        fine = {"live": True, "ready": True, "reason": "", "restarts": 0, "problems": []}
         assert (health.status_code, health.json()) == (200, {"ready": True, "consumers": {"consumer": fine}})
         await newcomer.produce("orders", b"no order")
         await until(lambda: unfit(newcomer, newcomer.url("8000", "/health/ready")), what="the consumer to die")

@@ -19,6 +19,8 @@ from sqlalchemy import text
 from sqlalchemy.ext.asyncio import AsyncConnection, create_async_engine
 
 from aioparallel import FailurePolicy, Ordering, ParallelConsumer, Record, RetryPolicy
+from aioparallel.cli.groups.commands import GroupAccess
+from aioparallel.cli.groups.reading import connected, read_groups
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.stores.sql import SqlStore
 from aioparallel.testing import EmbeddedBroker, LocalKafka
@@ -149,6 +151,21 @@ async def test_members_stuck_records_and_the_list(local_kafka: LocalKafka, kafka
     assert (ran.exit_code, f"it reads {topic}" in ran.stderr) == (1, True)
     ran = await command(servers, "show", f"{group}-missing")
     assert (ran.exit_code, "there is no group" in ran.stderr) == (1, True)
+
+
+async def test_a_group_that_never_ran_has_all_records_left(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """If its topics are named, so that an autoscaler can start the first pod."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=2)
+    fill(servers, topic, [Message(b"%d" % n, b"v") for n in range(30)])
+    where = GroupAccess(bootstrap_servers=servers)
+    async with connected(where) as to:
+        (view,) = await read_groups(to, [f"{topic}-group"], None, [topic])
+        assert (view.remaining, view.lag, len(view.partitions)) == (30, 30, 2)
+        await stop_with_stuck(servers, topic, f"{topic}-group", {7}, 30)
+        (view,) = await read_groups(to, [f"{topic}-group"], None, [topic])
+        assert view.remaining == 1
+    ran = await command(servers, "serve", f"{topic}-group", "--topic", f"{topic}-missing", "--port", "0")
+    assert (ran.exit_code, "topic not found" in ran.stderr) == (1, True)
 
 
 async def test_markers_of_transactions_make_it_an_upper_bound(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:

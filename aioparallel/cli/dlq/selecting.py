@@ -103,7 +103,8 @@ class Selection:
     error: Annotated[str | None, Parameter(metavar="TYPE")] = None
     """Only letters with this exception: its class, with or without module, as in the list or in the traceback."""
     since: Annotated[float | None, understood(parse_time, "TIME")] = None
-    """Only letters whose last failure was at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time."""
+    """Only letters whose last failure was at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time, local
+    without a zone."""
     until: Annotated[float | None, understood(parse_time, "TIME")] = None
     """Only letters whose last failure was at or before this."""
     key: Annotated[bytes | None, Parameter(metavar="TEXT")] = None

@@ -96,6 +96,9 @@ class Serving:
     """The port to listen at; 0: a free one."""
     host: str = "127.0.0.1"
     """The address to listen at. `0.0.0.0` lets other machines read the figures, without a login."""
+    topic: tuple[str, ...] = ()
+    """A topic that the groups read. While a group has committed nothing of it, all its records count as remaining, so
+    that an autoscaler can start the first pod. Give the names of the groups, too. Repeatable."""
     keep: float = 2.0
     """Seconds for which an answer is used again, so that many readers do not mean many requests to Kafka."""
 

@@ -129,9 +129,10 @@ async def connected(where: Cluster) -> AsyncIterator[Connected]:
 
 
 async def read_groups(
-    to: Connected, names: Collection[str], positions_of: PositionsOf | None = None
+    to: Connected, names: Collection[str], positions_of: PositionsOf | None = None, also: Collection[str] = ()
 ) -> list[GroupView]:
-    """These groups, in this order. ``positions_of``: reads positions that are not in Kafka.
+    """These groups, in this order. ``positions_of``: reads positions that are not in Kafka. ``also``: topics that each
+    group reads, even if it has committed nothing of them.
 
     Commits are read before the ends of the logs, so a figure is never too small for the time of the commit.
     """
@@ -148,13 +149,13 @@ async def read_groups(
         for task in asking:  # if one has failed
             task.cancel()
     assigned = {name: _members_by_partition(state) for name, (state, _) in found.items()}
-    topics = {place.topic for name, (_, commits) in found.items() for place in (*commits, *assigned[name])}
+    topics = {place.topic for name, (_, commits) in found.items() for place in (*commits, *assigned[name])} | {*also}
     exist = await to.client.partitions(topics, REQUEST_TIMEOUT) if topics else set()
     ranges = await offset_ranges(to.client, exist, await to.admin.leaderless() if exist else ())
     by_topic = grouped((place.topic, place) for place in sorted(ranges))
     views = []
     for name, (state, commits) in found.items():
-        of_group = {place.topic for place in (*commits, *assigned[name])}
+        of_group = {place.topic for place in (*commits, *assigned[name])} | {*also}
         partitions = [
             PartitionView(
                 work_of(place, commits.get(place), *ranges[place]),

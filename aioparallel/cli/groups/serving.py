@@ -15,9 +15,10 @@ from aioparallel.cli.groups.commands import GroupAccess, Serving
 from aioparallel.cli.groups.printing import group_object
 from aioparallel.cli.groups.reading import Connected, GroupView, connected, group_not_found, read_groups
 from aioparallel.cli.groups.showing import OpenRecords, open_records, positions_reader
+from aioparallel.cli.reading_client import REQUEST_TIMEOUT
 from aioparallel.event_loop.loop import stopping_signals
 from aioparallel.observe.http_server import JSON, PLAIN, Answer, HttpServer, Request, Route
-from aioparallel.records.errors import AioparallelError, ClientError
+from aioparallel.records.errors import AioparallelError, ClientError, ConfigurationError, TopicNotFound
 
 __all__ = ["Figures", "answer", "prometheus", "serve_groups", "server_of"]
 
@@ -37,9 +38,10 @@ class Figures:
     """The figures of the groups, read when they are asked for, and kept for ``keep`` seconds. Readers that come while
     they are read wait for the same result, also if it is an error."""
 
-    def __init__(self, read: Callable[[], Awaitable[Sequence[GroupView]]], keep: float) -> None:
+    def __init__(self, read: Callable[[], Awaitable[Sequence[GroupView]]], keep: float, sources: str = "Kafka") -> None:
         self._read = read
         self._keep = keep
+        self._sources = sources
         self._reading: asyncio.Task[Sequence[GroupView]] | None = None
         self._until = 0.0
 
@@ -55,7 +57,7 @@ class Figures:
             async with asyncio.timeout(_READ):
                 found = await self._read()
         except TimeoutError:
-            raise TimeoutError(f"Kafka or the database has not answered within {_READ:g} s") from None
+            raise TimeoutError(f"{self._sources} has not answered within {_READ:g} s") from None
         self._until = asyncio.get_running_loop().time() + self._keep
         return found
 
@@ -141,9 +143,17 @@ def _escaped(value: str) -> str:
 
 async def serve_groups(names: Sequence[str], how: Serving, where: GroupAccess) -> None:
     """``aioparallel groups serve``."""
+    if how.topic and not names:
+        raise ConfigurationError("topic", how.topic[0], "needs the names of the groups that read it")
     stop = asyncio.Event()
     async with connected(where) as to, open_records(where) as queues:
-        figures = Figures(_reader(to, names, queues, where), how.keep)
+        exist = (
+            {place.topic for place in await to.client.partitions(how.topic, REQUEST_TIMEOUT)} if how.topic else set()
+        )
+        if missing := set(how.topic) - exist:
+            raise TopicNotFound(missing, where.bootstrap_servers)
+        sources = "Kafka" if where.stored_in.database is None else "Kafka or the database"
+        figures = Figures(_reader(to, names, how.topic, queues, where), how.keep, sources)
         await figures.get()  # reports wrong settings at once
 
         server = server_of(figures, how.host, how.port)
@@ -164,13 +174,14 @@ async def serve_groups(names: Sequence[str], how: Serving, where: GroupAccess) -
 
 
 def _reader(
-    to: Connected, names: Sequence[str], queues: OpenRecords, where: GroupAccess
+    to: Connected, names: Sequence[str], topics: Sequence[str], queues: OpenRecords, where: GroupAccess
 ) -> Callable[[], Awaitable[Sequence[GroupView]]]:
     positions_of = positions_reader(where)
 
     async def read() -> Sequence[GroupView]:
         wanted = list(dict.fromkeys(names)) or [one.name for one in await to.admin.list_groups()]
-        views = [one for one in await read_groups(to, wanted, positions_of) if not group_not_found(one)]
+        found = await read_groups(to, wanted, positions_of, topics)
+        views = [one for one in found if not group_not_found(one)]
         partitions = iter(await queues.added_to([place for one in views for place in one.partitions]))
         return [replace(one, partitions=list(islice(partitions, len(one.partitions)))) for one in views]
 

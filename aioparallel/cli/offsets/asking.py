@@ -44,6 +44,7 @@ async def skip_via(group: str, texts: Sequence[str], how: Doing, via: Via) -> No
         say("Nothing was changed: this was a dry run. --execute does it.")
         return
     done: list[TopicPartition] = []
+    changed: set[int] = set()
     for place, offsets in places.items():
         try:
             found = await holding[place].skip(place, offsets, execute=True)
@@ -51,7 +52,9 @@ async def skip_via(group: str, texts: Sequence[str], how: Doing, via: Via) -> No
             raise Refused(f"{error}{_done(done)}") from error
         _say(place, found, "skipped", "not skipped")
         done.append(place)
-    say(f"Committed by {counted(len(set(map(id, holding.values()))), 'member')} of group {group}.")
+        if any(one.is_skipped for one in found):
+            changed.add(id(holding[place]))
+    say(f"Committed by {counted(len(changed), 'member')} of group {group}." if changed else "Nothing was changed.")
 
 
 async def _find(
@@ -73,7 +76,7 @@ async def _find(
         answers.append(f"{member.url}: it has {_listed(held) or 'no partition'}")
     if missing := sorted(places.keys() - holding.keys()):
         asked = "".join(f"\n  {one}" for one in answers)
-        raise Refused(f"none of the members that were asked has {_listed(missing)} of group {group!r}:{asked}")
+        raise Refused(f"none of the members that answered has {_listed(missing)} of group {group!r}:{asked}")
     return holding
 
 

@@ -24,7 +24,7 @@ TOKEN: Final = "AIOPARALLEL_OFFSETS_TOKEN"
 WHICH: Final = Group("Which partitions", sort_key=1)
 HOW: Final = Group("How", sort_key=2)
 
-GroupName = Annotated[str, Parameter(help="The consumer group. It must have no members, unless --via is given.")]
+GroupName = Annotated[str, Parameter(help="The consumer group. It must have no members.")]
 Places = Annotated[
     tuple[str, ...],
     Parameter(help="`topic:partition:offset`, or `topic:partition:first-last`, such as `orders:3:1234`."),
@@ -47,7 +47,8 @@ class Rewinding:
     """Where to rewind to."""
 
     to: Annotated[float | None, understood(parse_time, "TIME")] = None
-    """To the first record at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time."""
+    """To the first record at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time, which is local time
+    without a zone such as `Z`. All offsets from there on run again."""
     by: PositiveInt | None = None
     """By this many offsets below the committed one."""
     to_offset: NonNegativeInt | None = None
@@ -126,7 +127,7 @@ offsets = App(
 
 @offsets.command(name="skip")
 async def skip_command(
-    group: GroupName,
+    group: Annotated[str, Parameter(help="The consumer group. It must have no members, unless --via is given.")],
     places: Places = (),
     /,
     *,

@@ -85,7 +85,8 @@ class MetricsServer:
         found = [consumer.health() for consumer in self._consumers]
         holds = all(getattr(health, asked) for health in found)
         problems = [{"kind": one.kind.value, "message": one.message} for health in found for one in health.problems]
-        return Answer(200 if holds else 503, JSON, json.dumps({asked: holds, "problems": problems}))
+        reasons = [health.reason for health in found if health.reason]
+        return Answer(200 if holds else 503, JSON, json.dumps({asked: holds, "reasons": reasons, "problems": problems}))
 
 
 def cannot_listen(server: HttpServer, error: OSError) -> ConfigurationError:

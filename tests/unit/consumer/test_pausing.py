@@ -171,6 +171,13 @@ async def test_keys_keep_their_order_over_pauses() -> None:
             assert of_key == sorted(of_key)
 
 
+async def test_no_key_at_all_is_refused() -> None:
+    """``pause()`` without arguments pauses everything, so this might be meant as all keys."""
+    consumer = consumer_of(broker_with(t=1))
+    with pytest.raises(ConfigurationError, match="keys"):
+        consumer.pause_keys("t")
+
+
 async def test_keys_of_order_by() -> None:
     """A key is what ``order_by`` returns."""
     broker, seen = broker_with(t=1), Seen()

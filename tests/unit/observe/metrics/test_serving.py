@@ -91,7 +91,9 @@ async def test_probes(registry: CollectorRegistry) -> None:
         answer = await get(two.port, "/ready")
         assert answer.status == 503
         assert json.loads(answer.body) == {
-            "ready": False, "problems": [{"kind": "broker_unreachable", "message": "why"}],
+            "ready": False,
+            "reasons": ["it has problems: broker_unreachable"],
+            "problems": [{"kind": "broker_unreachable", "message": "why"}],
         }  # fmt: skip
     async with serve_metrics(0, failed) as server:
         assert (await get(server.port, "/live")).status == 503
