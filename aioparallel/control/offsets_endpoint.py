@@ -46,7 +46,7 @@ class OffsetsEndpoint(Extension):
 
     ::
 
-        endpoint = OffsetsEndpoint(port=9180, token=os.environ["OFFSETS_TOKEN"])
+        endpoint = OffsetsEndpoint(port=9180, token="a-secret-of-your-own")
         consumer = ParallelConsumer("orders", group_id="billing", extensions=[endpoint])
 
     ``port``: 0: any free port, which ``endpoint.port`` has once the consumer runs.

@@ -375,6 +375,9 @@ GIVEN: Mapping[str, Given] = {
     ),
     "docs/metrics.md: OpenTelemetry": Given(topics={"orders": []}),
     "aioparallel.observe.metrics": Given(before=_CONSUMER),
+    "aioparallel.control.offsets_endpoint.OffsetsEndpoint": Given(
+        before=_CONSUMER + "from aioparallel.control import OffsetsEndpoint\n"
+    ),
     "aioparallel.observe.metrics.prometheus.PrometheusMetrics": Given(
         before=_CONSUMER + "from aioparallel.observe.metrics import PrometheusMetrics\n"
     ),

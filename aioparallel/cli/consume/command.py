@@ -28,7 +28,8 @@ class Chosen:
     everything: Annotated[bool, Parameter(name="--all")] = False
     """From the beginning of the log."""
     since: Annotated[float | None, understood(parse_time, "TIME")] = None
-    """From the first record at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time, local without a zone."""
+    """From the first record at or after this: a duration ago (`30m`, `2h`, `3d`) or an ISO time, local
+    without a zone."""
     offset: NonNegativeInt | None = None
     """From this offset; with one --partition."""
     partition: tuple[NonNegativeInt, ...] = ()

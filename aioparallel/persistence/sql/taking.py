@@ -105,6 +105,9 @@ class Partitions:
             one, before = owned[partition], self.taken.get(partition)
             if before is None or before.owned.epoch < one.epoch:  # else it was released and taken over again since
                 self.taken[partition] = Taken(one, is_stored=position is not None)
+        # The member before may have been killed before it did so, and perhaps all records are complete.
+        known = {partition: position for partition, position in positions.items() if position is not None}
+        await self._tell_group(known, generation)
         return positions
 
     @contextlib.asynccontextmanager
