@@ -261,8 +261,7 @@ class Skipping:
                     history = history_of(record)
                     if history.skip is None:
                         history.skip = Skip.ASKED
-                    if record in assignment.in_flight:
-                        self._processor.pool.skip(record)
+                self._processor.pool.skip(running & assignment.in_flight)
                 await asyncio.sleep(_LOOK_EVERY)
                 ended = {one for one in running if assignment.ledger.is_complete(one.offset)}
                 skipped |= {one.offset for one in ended if history_of(one).skip is Skip.DONE}
@@ -275,17 +274,15 @@ class Skipping:
                 if loop.time() >= deadline:
                     raise NotSkipped(assignment.partition, _offsets(running), self._trouble(assignment, running))
         finally:
+            cancelled = self._processor.pool.skipped
             for record in asked:  # a handler that was cancelled for this is skipped in any case
                 history = history_of(record)
-                if history.skip is Skip.ASKED and not self._is_cancelled(assignment, record):
+                if history.skip is Skip.ASKED and record not in cancelled:
                     history.skip = None
-
-    def _is_cancelled(self, assignment: Assignment, record: AnyRecord) -> bool:
-        return record in assignment.in_flight and self._processor.pool.is_skipped(record)
 
     def _trouble(self, assignment: Assignment, running: set[AnyRecord]) -> str:
         seconds = f"{self._options.drain_timeout:g} s (drain_timeout)"
-        if any(self._is_cancelled(assignment, record) for record in running):
+        if not running.isdisjoint(self._processor.pool.skipped):
             return (
                 f"its handler still runs {seconds} after it was cancelled. Its key waits until it ends, and the record "
                 "is skipped then"

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import math
 import types
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextvars import copy_context
 from functools import partial
 from time import perf_counter
@@ -181,23 +181,18 @@ class WorkerPool:
                 last = worker.cancelled_at if last is None else max(last, worker.cancelled_at)
         return last
 
-    def skip(self, record: AnyRecord) -> bool:
-        """Cancel the handler of this record, once, because the record is skipped. The handler of a batch goes on.
-        False: no worker has it (yet)."""
+    def skip(self, records: Collection[AnyRecord]) -> None:
+        """Cancel the handlers of these records, each once, because the records are skipped. The handler of a batch goes
+        on. One walk over the workers: there may be thousands of both."""
+        now = self._loop.time()
         for worker in self._workers.values():
-            if worker.record is record:
-                if worker.cancel_reason in (None, CancelReason.DEADLINE):
-                    worker.cancel(CancelReason.SKIP, self._loop.time())
-                return True
-            if record in worker.records:
-                return True
-        return False
+            if worker.record in records and worker.cancel_reason in (None, CancelReason.DEADLINE):
+                worker.cancel(CancelReason.SKIP, now)
 
-    def is_skipped(self, record: AnyRecord) -> bool:
-        """Whether its handler runs and was cancelled because the record is skipped."""
-        return any(
-            worker.record is record and worker.cancel_reason is CancelReason.SKIP for worker in self._workers.values()
-        )
+    @property
+    def skipped(self) -> set[AnyRecord | Call | None]:
+        """The records whose handlers run and were cancelled because the records are skipped."""
+        return {worker.record for worker in self._workers.values() if worker.cancel_reason is CancelReason.SKIP}
 
     def running(self, wanted: Callable[[AnyRecord], bool]) -> list[AnyRecord | Call]:
         """Return those of these records and batches that run, and that no drain has cancelled."""

@@ -485,6 +485,29 @@ async def test_a_stop_meanwhile_ends_it_with_an_error_or_a_result(broker: InMemo
                 assert complete(broker)(0)
 
 
+async def test_many_records_that_run_are_looked_for_together(broker: InMemoryBroker) -> None:
+    """Each look walks all workers once: with a walk for each record, 4,000 of them blocked the event loop until the
+    session was over."""
+    produce(broker, [None] * 50)
+    handler = Handler(held=range(50))
+    async with running(consumer := consumer_of(broker, max_concurrency=50), handler):
+        await until(lambda: consumer.stats().in_flight == 50)
+        assert consumer._engine is not None
+        pool = consumer._engine._processor.pool
+        walks, skip = 0, pool.skip
+
+        def counted(records: Collection[Record]) -> None:
+            nonlocal walks
+            walks += 1
+            skip(records)
+
+        pool.skip = counted  # type: ignore[method-assign]
+        found = await consumer.skip(T0, *range(50))
+        assert {(one.was, one.is_skipped) for one in found} == {("in flight", True)}
+        assert walks < 5
+        assert sorted(handler.cancelled) == list(range(50))
+
+
 @pytest.mark.parametrize("swallows", [False, True])
 async def test_a_partition_that_goes_meanwhile_raises_or_is_committed(swallows: bool) -> None:
     """Lost or revoked, at each of its waits."""
