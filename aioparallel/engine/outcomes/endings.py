@@ -242,7 +242,7 @@ class Endings:
     def skip_put_back(self, call: Call) -> None:
         """End the records of a failed call that are to be skipped, and are parked behind others of their lanes."""
         for source, records in call.parts.items():
-            gone = [record for record in records if _is_to_skip(record) and record in source.parked]
+            gone = {record for record in records if _is_to_skip(record) and record in source.parked}
             if gone and not source.stopped:
                 self._scheduler.skip(source, gone)
                 for record in gone:
