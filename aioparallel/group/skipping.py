@@ -47,6 +47,8 @@ QUEUE_SKIPS_NOTHING: Final = (
     "this is a queue: its offsets are complete before the records run, and a record that is not handled is delivered "
     "again. Raise Reject in the handler, and it becomes a dead letter"
 )
+_MOST_LOOKED_AT: Final = 1_000
+"""Offsets that are read at once to see whether they have records."""
 _MOST_UNREAD: Final = 200_000
 """Offsets that may be left unread below a skipped one. Until they are read, each commit lists them all, which blocks
 the event loop: for a tenth of a second with half a million of them (measured)."""
@@ -147,24 +149,29 @@ class Skipping:
         raise NotSkipped(partition, unread[-1:], f"the log ends at {ends[partition]}, as far as it may be read")
 
     async def _last_record(self, partition: TopicPartition, offsets: Sequence[int]) -> _Unread:
-        """Find the last of these offsets that has a record."""
-        there, gone = list(offsets), list[int]()
+        """Find the last of these offsets that has a record. Each look takes a request and more, so the looks go back by
+        ever larger steps: a compacted log may have gaps of thousands of offsets."""
+        there, gone, step = list(offsets), list[int](), 1
         while there:
+            start, last = max(there[0], there[-1] + 1 - step), there[-1]
             async with asyncio.timeout(REQUEST_TIMEOUT):
-                epoch = await self._epoch(partition, there[-1])
-            if epoch is not None:
-                return _Unread(there, gone, epoch)
-            gone.append(there.pop())
+                epochs = await self._epochs(partition, Span(start, last + 1))
+            while there and there[-1] >= start:
+                if there[-1] in epochs:
+                    return _Unread(there, gone, epochs[there[-1]])
+                gone.append(there.pop())
+            step = min(2 * step, _MOST_LOOKED_AT)
         return _Unread((), gone)
 
-    async def _epoch(self, partition: TopicPartition, offset: int) -> int | None:
-        """Return the leader epoch of a record; None: there is no record. A commit that covers it must have its epoch,
-        or a reader of the commit would take the record for a lost one (KIP-320)."""
-        async with aclosing(self._client.read({partition: Span(offset, offset + 1)})) as reads:
+    async def _epochs(self, partition: TopicPartition, span: Span) -> dict[int, int]:
+        """Return the leader epochs of the records there are, by offset. A commit that covers a record must have its
+        epoch, or a reader of the commit would take the record for a lost one (KIP-320)."""
+        found: dict[int, int] = {}
+        async with aclosing(self._client.read({partition: span})) as reads:
             async for fetched in reads:
-                if any(record.offset == offset for record in fetched.records):
-                    return epoch_of(fetched.leader_epochs, offset)
-        return None
+                for record in fetched.records:
+                    found[record.offset] = epoch_of(fetched.leader_epochs, record.offset)
+        return found
 
     # -- checking ---------------------------------------------------------------------------------------
 

@@ -374,6 +374,29 @@ async def test_too_many_unread_offsets_before_it_refuse_it(broker: InMemoryBroke
         await until(lambda: committed(broker) == 300)
 
 
+async def test_a_wide_gap_of_the_log_is_crossed_in_few_reads(broker: InMemoryBroker, monkeypatch: Any) -> None:
+    """Of a compacted topic; each read is a request and more. The last record below the gap is found."""
+    produce(broker, [b"%d" % n for n in range(5_000)])
+    broker.compact(T0, [n for n in range(1_000, 4_990) if n != 2_500])
+    read, reads = InMemoryClient.read, list[Any]()
+
+    def counted(client: InMemoryClient, spans: Any) -> Any:
+        reads.append(spans)
+        return read(client, spans)
+
+    monkeypatch.setattr(InMemoryClient, "read", counted)
+    handler = Handler(held=[0])
+    async with running(consumer := consumer_of(broker, max_buffered=20, max_concurrency=1), handler):
+        await until(lambda: handler.started == [0])
+        found = await consumer.skip(T0, *range(900, 4_990))
+        assert len(reads) < 15
+        assert [one.offset for one in found if one.was == "no record"] == list(range(2_501, 4_990))
+        assert all(one.is_skipped for one in found if one.offset <= 2_500)
+        handler.go.set()
+        await until(lambda: committed(broker) == 5_000)
+    assert sorted(handler.ended) == [*range(900), *range(4_990, 5_000)]
+
+
 async def test_wrong_use_is_named(broker: InMemoryBroker) -> None:
     """Before the run, and an offset that is none."""
     produce(broker, [b"a"])
