@@ -237,12 +237,15 @@ class Client(Protocol):
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:
         """Return the topic's ``cleanup.policy``; None without an answer within ``timeout`` seconds. Never raises."""
 
-    def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
+    def read(
+        self, spans: Mapping[TopicPartition, Span | list[Span]], *, as_fetched: bool = False
+    ) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from the start of each span to its end, independent of the group: they need not be
         assigned to this member.
 
-        Only committed records are read. Records that retention has deleted are skipped. Several spans of one partition
-        must ascend. A partition's last ``next_offset`` is the end of its last span.
+        Only committed records are read; ``as_fetched``: all that the client itself would fetch. Records that retention
+        has deleted are skipped. Several spans of one partition must ascend. A partition's last ``next_offset`` is the
+        end of its last span.
 
         Close the iterator if you leave it early (``contextlib.aclosing``). Raises ClientError, also if nothing comes
         for 30 seconds.

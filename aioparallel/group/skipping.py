@@ -167,7 +167,7 @@ class Skipping:
         """Return the leader epochs of the records there are, by offset. A commit that covers a record must have its
         epoch, or a reader of the commit would take the record for a lost one (KIP-320)."""
         found: dict[int, int] = {}
-        async with aclosing(self._client.read({partition: span})) as reads:
+        async with aclosing(self._client.read({partition: span}, as_fetched=True)) as reads:
             async for fetched in reads:
                 for record in fetched.records:
                     found[record.offset] = epoch_of(fetched.leader_epochs, record.offset)

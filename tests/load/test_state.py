@@ -158,7 +158,7 @@ async def test_a_million_keys(local_kafka: LocalKafka, kafka_topic: TopicMaker, 
             size += sum(len(record.key or b"") + len(record.value or b"") for record in fetched.records)
             yield fetched
 
-    consumer._client.read = counting  # type: ignore[method-assign]
+    consumer._client.read = counting  # type: ignore[method-assign, assignment]
     consumer.pause()
     async with consumer:
         running = asyncio.create_task(consumer.run(never))

@@ -349,13 +349,16 @@ class AiokafkaClient:
             missing=self._running.watch.missing,
         )
 
-    def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
+    def read(
+        self, spans: Mapping[TopicPartition, Span | list[Span]], *, as_fetched: bool = False
+    ) -> AsyncGenerator[Fetched, None]:
         return read_spans(
             spans,
             self._settings.bootstrap_servers,
             self._settings.options,
             rebootstrap_after=self._settings.rebootstrap_after,
             cluster_id=self.cluster_id,
+            only_committed=not as_fetched,
         )
 
     async def cleanup_policy(self, topic: str, timeout: float) -> str | None:

@@ -44,11 +44,13 @@ async def read_spans(
     *,
     rebootstrap_after: float = REBOOTSTRAP_AFTER,
     cluster_id: str | None = None,
+    only_committed: bool = True,
 ) -> AsyncGenerator[Fetched, None]:
     """Read each partition from the start to the end of its spans, and then stop.
 
     ``options``: options of ``aiokafka.AIOKafkaConsumer``; those about groups are not used. ``rebootstrap_after``:
-    seconds without metadata before the client rebootstraps. ``cluster_id``: the expected cluster; None accepts any. See
+    seconds without metadata before the client rebootstraps. ``cluster_id``: the expected cluster; None accepts any.
+    ``only_committed``: whatever ``options`` say. See
     :meth:`Client.read <aioparallel.group.client.Client.read>`.
 
     Raises ClusterChanged if the cluster is another one. Raises FetchFailed for a record that cannot be read, after the
@@ -73,7 +75,7 @@ async def read_spans(
             "group_id": None,
             "enable_auto_commit": False,
             "auto_offset_reset": "earliest",  # skips what retention has deleted meanwhile
-            "isolation_level": "read_committed",
+            **({"isolation_level": "read_committed"} if only_committed else {}),
         },
     )
     broker_watch = BrokerWatch(

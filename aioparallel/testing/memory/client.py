@@ -363,9 +363,11 @@ class InMemoryClient:
             return None
         return "compact" if compacted else "delete"
 
-    async def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
+    async def read(
+        self, spans: Mapping[TopicPartition, Span | list[Span]], *, as_fetched: bool = False
+    ) -> AsyncGenerator[Fetched, None]:
         """Read these partitions from start to end of each span."""
-        reading = Reading(self._broker, read_committed=True)
+        reading = Reading(self._broker, read_committed=self._read_committed or not as_fetched)
         left = {partition: [given] if isinstance(given, Span) else list(given) for partition, given in spans.items()}
 
         def take(_: float) -> list[Fetched]:

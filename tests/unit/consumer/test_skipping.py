@@ -374,15 +374,34 @@ async def test_too_many_unread_offsets_before_it_refuse_it(broker: InMemoryBroke
         await until(lambda: committed(broker) == 300)
 
 
+@pytest.mark.parametrize("isolation_level", ["read_uncommitted", "read_committed"])
+async def test_an_unread_record_of_an_aborted_transaction(broker: InMemoryBroker, isolation_level: Any) -> None:
+    """A consumer that reads what is not committed would run it, so it is skipped; for the others there is no record."""
+    produce(broker, [b"%d" % n for n in range(30)])
+    transaction = broker.begin_transaction()
+    broker.append("t", b"aborted", key=b"x", partition=0, transaction=transaction)
+    broker.end_transaction(transaction, commit=False)
+    produce(broker, [b"last"])
+    is_read = isolation_level == "read_uncommitted"
+    handler = Handler(held=[0])
+    consumer = consumer_of(broker, isolation_level=isolation_level, max_buffered=10, max_concurrency=1)
+    async with running(consumer, handler):
+        await until(lambda: handler.started == [0])
+        assert await consumer.skip(T0, 30) == [Skipped(30, "not read" if is_read else "no record", is_read)]
+        handler.go.set()
+        await until(lambda: committed(broker) == 33)
+    assert sorted(handler.ended) == [*range(30), 32]
+
+
 async def test_a_wide_gap_of_the_log_is_crossed_in_few_reads(broker: InMemoryBroker, monkeypatch: Any) -> None:
     """Of a compacted topic; each read is a request and more. The last record below the gap is found."""
     produce(broker, [b"%d" % n for n in range(5_000)])
     broker.compact(T0, [n for n in range(1_000, 4_990) if n != 2_500])
     read, reads = InMemoryClient.read, list[Any]()
 
-    def counted(client: InMemoryClient, spans: Any) -> Any:
+    def counted(client: InMemoryClient, spans: Any, **how: Any) -> Any:
         reads.append(spans)
-        return read(client, spans)
+        return read(client, spans, **how)
 
     monkeypatch.setattr(InMemoryClient, "read", counted)
     handler = Handler(held=[0])

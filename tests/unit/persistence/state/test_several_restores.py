@@ -36,11 +36,13 @@ class Hanging(InMemoryClient):
         """They answer from now on."""
         self._goes_on.set()
 
-    async def read(self, spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
+    async def read(
+        self, spans: Mapping[TopicPartition, Span | list[Span]], *, as_fetched: bool = False
+    ) -> AsyncGenerator[Fetched, None]:
         """See :class:`InMemoryClient`."""
         if self._hung & spans.keys():
             await self._goes_on.wait()
-        async for fetched in super().read(spans):
+        async for fetched in super().read(spans, as_fetched=as_fetched):
             yield fetched
 
 

@@ -339,7 +339,7 @@ async def test_sparse_records_are_read_by_one_reader(broker: InMemoryBroker) -> 
         asked.append(spans)
         return read(spans)
 
-    client.read = reading  # type: ignore[method-assign]
+    client.read = reading  # type: ignore[method-assign, assignment]
     for offset in range(0, 5_000, 1_000):
         mark(broker, offset, start_of(1))
     async with running(watching):
