@@ -156,7 +156,7 @@ async def test_members_stuck_records_and_the_list(local_kafka: LocalKafka, kafka
 async def test_a_group_that_never_ran_has_all_records_left(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """If its topics are named, so that an autoscaler can start the first pod."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=2)
-    fill(servers, topic, [Message(b"%d" % n, b"v") for n in range(30)])
+    fill(servers, topic, [Message(b"%d" % n, b"%d" % n) for n in range(30)])
     where = GroupAccess(bootstrap_servers=servers)
     async with connected(where) as to:
         (view,) = await read_groups(to, [f"{topic}-group"], None, [topic])
