@@ -131,6 +131,13 @@ def _grown(counter: str, time: str) -> str:
     return f"increase({counter}[{time}]) > 0 or ({counter} > 0 unless {counter} offset {time})"
 
 
+def _running(gauge: str) -> str:
+    """A gauge of partitions, without those that are paused: nothing of them ends, as somebody wants it."""
+    return f"{gauge} unless aioparallel_partition_paused_ratio == 1"
+
+
+_LAG: Final = _running("aioparallel_partition_lag")
+_OLDEST: Final = _running("aioparallel_partition_oldest_seconds")
 _DEAD_LETTERED: Final = 'aioparallel_records_ended_total{outcome="dead_lettered"}'
 
 ALERTS: Final = (
@@ -141,17 +148,20 @@ ALERTS: Final = (
           "The consumer {{ $labels.consumer }} of group {{ $labels.group }} cannot read, commit or produce.",
           "Look at aioparallel_health_problems: the kind says what to do."),
     Alert("NoProgress",
-          "sum by (group, topic) (aioparallel_partition_lag) > 0 and "
+          f"sum by (group, topic) ({_LAG}) > 0 and "
           "sum by (group, topic) (rate(aioparallel_records_ended_total[10m])) == 0", 10, "critical",
           "Group {{ $labels.group }} has records of {{ $labels.topic }} left, and none has ended for ten minutes.",
           "Look at stats().oldest_in_flight, longest_retrying and longest_lane."),
-    Alert("RecordsWait", "max by (group, topic) (aioparallel_partition_oldest_seconds) > 600", 10, "warning",
+    Alert("RecordsWait", f"max by (group, topic) ({_OLDEST}) > 600", 10, "warning",
           "The first incomplete record of {{ $labels.topic }} is older than ten minutes in group {{ $labels.group }}.",
           "If the handlers are at their limit, add members or raise max_concurrency; else a key is stuck."),
     Alert("LagUnknown", "aioparallel_partition_lag_age_seconds > 30", 5, "warning",
           "The lag of {{ $labels.topic }}-{{ $labels.partition }} is not known: no broker reports its end.",
           "Check the broker that leads the partition."),
-    Alert("RecordFails", "aioparallel_retrying_longest_seconds > 600", 5, "warning",
+    Alert("RecordFails",
+          # The problem is only about records that are not paused.
+          "aioparallel_retrying_longest_seconds > 600 and ignoring (kind) "
+          'aioparallel_health_problems{kind="retrying"} == 1', 5, "warning",
           "A record in group {{ $labels.group }} has been failing for ten minutes; its key waits.",
           "Look at stats().longest_retrying. FailurePolicy says when a record is given up."),
     Alert("HandlersFail",

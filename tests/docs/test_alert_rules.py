@@ -43,6 +43,7 @@ HEALTHY: Series = {
     "partition_lag": in_partition("120x60"),
     "partition_lag_age_seconds": in_partition("0.3x60"),
     "partition_oldest_seconds": in_partition("2x60"),
+    "partition_paused_ratio": in_partition("0x60"),
     "partition_map_used_ratio": in_partition("0.01x60"),
     "partition_map_cut": in_partition("0x60"),
     "records_ended_total": in_partition("0+6000x60", outcome="succeeded"),
@@ -58,6 +59,14 @@ HEALTHY: Series = {
     "waiting_longest_seconds": one("0x60"),
 }
 RECORD_OF_ALL = {"group": "billing", "topic": "orders"}
+ANOTHER_PAUSED: Series = {
+    f"{name} of another": in_partition(values, partition="1")
+    for name, values in {
+        "partition_paused_ratio": "1x60",
+        "partition_lag": "0+600x60",
+        "partition_oldest_seconds": "0+60x60",
+    }.items()
+}
 CASES: Mapping[str, tuple[Series, Mapping[str, Mapping[str, str]]]] = {
     "all is well": ({}, {}),
     # The other keys go on.
@@ -148,6 +157,42 @@ CASES: Mapping[str, tuple[Series, Mapping[str, Mapping[str, str]]]] = {
         },
         {"HandlersFail": RECORD_OF_ALL, "DeadLetters": RECORD_OF_ALL},
     ),
+    # By itself, with its topic or with the whole consumer; a record of it waits for its next attempt.
+    "everything is paused": (
+        {
+            "partition_paused_ratio": in_partition("0x10 1x50"),
+            "partition_lag": in_partition("120x10 120+600x50"),
+            "partition_oldest_seconds": in_partition("2x10 2+60x50"),
+            "records_ended_total": in_partition("0+6000x10 60000x50", outcome="succeeded"),
+            "retrying_longest_seconds": one("0x10 0+60x50"),
+        },
+        {},
+    ),
+    "the pause is over": (
+        {
+            "partition_paused_ratio": in_partition("0x10 1x45 0x5"),
+            "partition_lag": in_partition("120x10 120+600x45 20000-3000x5"),
+            "partition_oldest_seconds": in_partition("2x10 2+60x45 2702-500x5"),
+            "records_ended_total": in_partition("0+6000x10 60000x45 60000+6000x5", outcome="succeeded"),
+        },
+        {},
+    ),
+    "the only partition that is not paused has nothing left": (
+        {
+            **ANOTHER_PAUSED,
+            "partition_lag": in_partition("0x60"),
+            "records_ended_total": in_partition("6000x60", outcome="succeeded"),
+        },
+        {},
+    ),
+    "the only partition that is not paused is stuck": (
+        {
+            **ANOTHER_PAUSED,
+            "partition_oldest_seconds": in_partition("0+60x60"),
+            "records_ended_total": in_partition("6000x60", outcome="succeeded"),
+        },
+        {"NoProgress": RECORD_OF_ALL, "RecordsWait": RECORD_OF_ALL},
+    ),
     "the event loop is blocked": ({"loop_blocked_seconds_total": one("0+6x60")}, {"EventLoopBlocked": MEMBER}),
     "a log has lost records": ({"log_truncations_total": one("0x50 1x10")}, {"RecordsLost": MEMBER}),
     "a position was outside the log when the consumer started": (
@@ -176,7 +221,7 @@ def series_of(found: Series) -> list[dict[str, str]]:
     """As promtool has them. What follows the name of a metric only tells its series apart."""
     rows = []
     for name, (labels, values) in found.items():
-        name = re.sub(r"(health_problems).*| dead", r"\1", name)
+        name = re.sub(r"(health_problems).*| dead| of another", r"\1", name)
         where = ", ".join(f'{key}="{value}"' for key, value in labels.items())
         rows.append({"series": f"aioparallel_{name}{{{where}}}", "values": values})
     return rows
