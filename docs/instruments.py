@@ -140,71 +140,94 @@ _LAG: Final = _running("aioparallel_partition_lag")
 _OLDEST: Final = _running("aioparallel_partition_oldest_seconds")
 _DEAD_LETTERED: Final = 'aioparallel_records_ended_total{outcome="dead_lettered"}'
 
+_STUCK: Final = (
+    "aioparallel groups show {{ $labels.group }} --stuck names the first incomplete record of each partition that is "
+    "stuck, and its member. Go on with: From an alert to the record, in the page Groups and offsets."
+)
+_READY: Final = "http://{{ $labels.instance }}/health/ready has the message (/ready with PrometheusMetrics(port=...))"
+
 ALERTS: Final = (
     Alert("ConsumerFailed", "aioparallel_health_live == 0", 1, "critical",
-          "The consumer {{ $labels.consumer }} of group {{ $labels.group }} has failed.",
-          "Its log has the error (run_failed). Fix the cause and start it again."),
+          "The consumer {{ $labels.consumer }} of group {{ $labels.group }} at {{ $labels.instance }} has failed.",
+          f"{_READY}, and the log of that process the error (run_failed). Fix the cause and start it again."),
     Alert("ConsumerNotReady", "aioparallel_health_ready == 0", 5, "critical",
-          "The consumer {{ $labels.consumer }} of group {{ $labels.group }} cannot read, commit or produce.",
-          "Look at aioparallel_health_problems: the kind says what to do."),
+          "The consumer {{ $labels.consumer }} of group {{ $labels.group }} at {{ $labels.instance }} cannot read, "
+          "commit or produce.",
+          f"{_READY}, aioparallel_health_problems the kind: the reference says what to do for each."),
     Alert("NoProgress",
           f"sum by (group, topic) ({_LAG}) > 0 and "
           "sum by (group, topic) (rate(aioparallel_records_ended_total[10m])) == 0", 10, "critical",
           "Group {{ $labels.group }} has records of {{ $labels.topic }} left, and none has ended for ten minutes.",
-          "Look at stats().oldest_in_flight, longest_retrying and longest_lane."),
+          _STUCK),
     Alert("RecordsWait", f"max by (group, topic) ({_OLDEST}) > 600", 10, "warning",
           "The first incomplete record of {{ $labels.topic }} is older than ten minutes in group {{ $labels.group }}.",
-          "If the handlers are at their limit, add members or raise max_concurrency; else a key is stuck."),
+          "If aioparallel_handlers_running is at aioparallel_handlers_limit, add members or raise max_concurrency; "
+          f"else a key is stuck: {_STUCK}"),
     Alert("LagUnknown", "aioparallel_partition_lag_age_seconds > 30", 5, "warning",
-          "The lag of {{ $labels.topic }}-{{ $labels.partition }} is not known: no broker reports its end.",
-          "Check the broker that leads the partition."),
+          "The lag of {{ $labels.topic }}-{{ $labels.partition }} in group {{ $labels.group }} is not known: no broker "
+          "reports its end.",
+          "Check the broker that leads the partition: aioparallel topics describe {{ $labels.topic }}."),
     Alert("RecordFails",
           # The problem is only about records that are not paused.
           "aioparallel_retrying_longest_seconds > 600 and ignoring (kind) "
           'aioparallel_health_problems{kind="retrying"} == 1', 5, "warning",
-          "A record in group {{ $labels.group }} has been failing for ten minutes; its key waits.",
-          "Look at stats().longest_retrying. FailurePolicy says when a record is given up."),
+          "A record in group {{ $labels.group }} at {{ $labels.instance }} has been failing for ten minutes; its key "
+          "waits.",
+          f"{_READY}: the record and its error. FailurePolicy says when a record is given up; aioparallel offsets skip "
+          "gives up one. Go on with: From an alert to the record, in the page Groups and offsets."),
     Alert("HandlersFail",
           "sum by (group, topic) (rate(aioparallel_attempts_failed_total[10m])) > "
           "0.05 * sum by (group, topic) (rate(aioparallel_handler_duration_seconds_count[10m]))", 10, "warning",
           "More than 5 % of the attempts on {{ $labels.topic }} fail in group {{ $labels.group }}.",
-          "Look at the errors in the log."),
+          "The logs of the members have the errors (handler_failed)."),
     Alert("DeadLetters", f"sum by (group, topic) ({_grown(_DEAD_LETTERED, '15m')}) > 0", 0, "warning",
           "Records of {{ $labels.topic }} were dead-lettered in group {{ $labels.group }}.",
-          "Look at them: aioparallel dlq list."),
+          "aioparallel dlq list TOPIC, with the dead-letter topic, has each of them with its error."),
     Alert("CommitsFail",
           "increase(aioparallel_commits_failed_total[10m]) > 0 and increase(aioparallel_commits_total[10m]) == 0", 5,
-          "critical", "No commit of the consumer {{ $labels.consumer }} of group {{ $labels.group }} succeeds.",
+          "critical",
+          "No commit of the consumer {{ $labels.consumer }} of group {{ $labels.group }} at {{ $labels.instance }} "
+          "succeeds.",
           "The log has the reason (commit_failed). Records completed since the last commit run again after a restart."),
     Alert("OffsetMapNearlyFull", "aioparallel_partition_map_used_ratio > 0.75", 10, "warning",
-          "The offset map of {{ $labels.topic }}-{{ $labels.partition }} uses more than three quarters of its limit.",
-          "Find the record that does not progress: stats().longest_lane, longest_retrying."),
+          "The offset map of {{ $labels.topic }}-{{ $labels.partition }} in group {{ $labels.group }} uses more than "
+          "three quarters of its limit.", _STUCK),
     Alert("OffsetMapCut", "aioparallel_partition_map_cut == 1", 5, "warning",
-          "The offset map of {{ $labels.topic }}-{{ $labels.partition }} does not fit: a crash would repeat records.",
-          "Find the record that does not progress: stats().longest_lane, longest_retrying."),
+          "The offset map of {{ $labels.topic }}-{{ $labels.partition }} in group {{ $labels.group }} does not fit: a "
+          "crash would repeat records.", _STUCK),
     Alert("EventLoopBlocked", "rate(aioparallel_loop_blocked_seconds_total[5m]) > 0.05", 5, "warning",
-          "The event loop of group {{ $labels.group }} is blocked for more than 5 % of the time.",
+          "The event loop of group {{ $labels.group }} at {{ $labels.instance }} is blocked for more than 5 % of the "
+          "time.",
           "The log has the line that blocks it (loop_held). Use in_threads() or in_processes()."),
     Alert("RecordsLost",
           f"{_grown('aioparallel_log_truncations_total', '1h')} or "
           f"{_grown('aioparallel_offset_resets_total', '1h')}", 0,
-          "critical", "Group {{ $labels.group }}: a log has lost records, or positions were outside of the log.",
-          "Look at the log of the consumer. Check retention, replicas and unclean leader elections."),
+          "critical",
+          "Group {{ $labels.group }} at {{ $labels.instance }}: a log has lost records, or positions were outside of "
+          "the log.",
+          "The log of that process names the partition. Check retention, replicas and unclean leader elections."),
     Alert("TransactionInDoubt", "aioparallel_transactions_in_doubt == 1", 2, "critical",
-          "It is not known whether a transaction of group {{ $labels.group }} was committed; nothing is committed.",
-          "Check the brokers in the message of the health problem in_doubt."),
+          "It is not known whether a transaction of group {{ $labels.group }} at {{ $labels.instance }} was committed; "
+          "nothing is committed.",
+          f"{_READY}: check the brokers that it names."),
     Alert("ConsumerProblem", "aioparallel_health_problems > 0", 15, "warning",
-          "The consumer {{ $labels.consumer }} of group {{ $labels.group }} has a problem: {{ $labels.kind }}.",
-          "The reference says what to do for each kind; health() has the message."),
+          "The consumer {{ $labels.consumer }} of group {{ $labels.group }} at {{ $labels.instance }} has a problem: "
+          "{{ $labels.kind }}.",
+          f"{_READY}, and the reference says what to do for {{{{ $labels.kind }}}}."),
 )  # fmt: skip
 
 
 def _alerts() -> str:
     rows = [
-        (f"`Aioparallel{one.name}`", one.severity, f"`{one.expression}`", f"{one.minutes} min", one.remedy)
+        (f"`Aioparallel{one.name}`", one.severity, f"`{one.expression}`", f"{one.minutes} min", _named(one.remedy))
         for one in ALERTS
     ]
     return _table(("alert", "severity", "when", "for", "what to do"), rows)
+
+
+def _named(text: str) -> str:
+    """A text of a rule for a reader: labels as ``GROUP``."""
+    return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: found[1].upper(), text)
 
 
 def _rules() -> str:

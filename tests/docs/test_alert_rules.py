@@ -22,7 +22,7 @@ from docs.instruments import ALERTS, DASHBOARD, RULES
 PROMTOOL = shutil.which("promtool")
 pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool (of Prometheus) is not installed")
 
-MEMBER = {"group": "billing", "consumer": "1"}
+MEMBER = {"group": "billing", "consumer": "1", "instance": "10.0.0.7:8000"}
 PARTITION = {**MEMBER, "topic": "orders", "partition": "0"}
 MINUTES = 60
 Series = Mapping[str, tuple[Mapping[str, str], str]]
@@ -228,10 +228,12 @@ def series_of(found: Series) -> list[dict[str, str]]:
 
 
 def expected(labels: Mapping[str, str], severity: str, summary: str, remedy: str) -> dict[str, object]:
-    text = re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], summary)
+    def filled(text: str) -> str:
+        return re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
+
     return {
         "exp_labels": {"severity": severity, **labels},
-        "exp_annotations": {"summary": text, "description": remedy},
+        "exp_annotations": {"summary": filled(summary), "description": filled(remedy)},
     }
 
 
