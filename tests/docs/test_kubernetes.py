@@ -45,11 +45,26 @@ def container(manifest: Any) -> Any:
 def test_probes_ask_routes_that_are_there() -> None:
     """At the port where the worker listens."""
     probes = container(of_kind("Deployment"))
+    assert probes["startupProbe"]["httpGet"] == {"path": answers.LIVE, "port": "health"}
     assert probes["livenessProbe"]["httpGet"] == {"path": answers.LIVE, "port": "health"}
     assert probes["readinessProbe"]["httpGet"] == {"path": answers.READY, "port": "health"}
     assert f'"PORT", "{probes["ports"][0]["containerPort"]}"' in PAGE
     assert "minute" in PAGE
+    assert probes["startupProbe"]["periodSeconds"] * probes["startupProbe"]["failureThreshold"] == 60
     assert probes["livenessProbe"]["periodSeconds"] * probes["livenessProbe"]["failureThreshold"] == 60
+
+
+def test_prometheus_finds_the_metrics() -> None:
+    """By annotations or by a PodMonitor, at the port and path of the worker."""
+    template = of_kind("Deployment")["spec"]["template"]
+    [port] = container(of_kind("Deployment"))["ports"]
+    annotations = template["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(port["containerPort"])
+    assert annotations["prometheus.io/path"] == answers.METRICS
+    monitor = of_kind("PodMonitor")["spec"]
+    assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
+    [endpoint] = monitor["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == (port["name"], answers.METRICS)
 
 
 def test_a_pod_has_time_to_stop() -> None:
@@ -114,6 +129,9 @@ async def test_a_worker_with_the_route_of_the_other_page(tmp_path: Path, unused_
     code, place = program("docs/kubernetes.md", "The worker"), 'if __name__ == "__main__":'
     assert code.count(place) == 1
     assert f"before the line `{place}`" in " ".join((ROOT / "docs/autoscaling.md").read_text().split())
+    for line in ("        extensions=[PrometheusMetrics()],\n", "app.add_routes(metrics_routes())\n"):
+        assert code.count(line) == 1
+        code = code.replace(line, "")  # as that page says
     code = code.replace(place, program("docs/autoscaling.md", "What to use") + "\n\n" + place)
     async with (
         asyncio.timeout(60),
@@ -133,6 +151,23 @@ async def test_a_worker_with_the_route_of_the_other_page(tmp_path: Path, unused_
     log = (tmp_path / "log").read_text()
     assert re.search(r"^\d{4}-\d\d-\d\d \S+ INFO \w+", log, re.MULTILINE), log
     assert "GET /metrics" not in log
+
+
+async def test_the_worker_serves_its_metrics(tmp_path: Path, unused_tcp_port: int) -> None:
+    """Beside its probes."""
+    async with (
+        asyncio.timeout(60),
+        running_worker(tmp_path, unused_tcp_port, program("docs/kubernetes.md", "The worker")) as child,
+        aiohttp.ClientSession(f"http://127.0.0.1:{unused_tcp_port}") as session,
+    ):
+        text = ""
+        while "aioparallel_health_ready{" not in text:
+            await asyncio.sleep(0.1)
+            with contextlib.suppress(aiohttp.ClientConnectionError):
+                text = await (await session.get(answers.METRICS)).text()
+        assert 'aioparallel_health_live{consumer="1",group="billing"} 1.0' in text
+        child.terminate()
+        await child.ended()
 
 
 def test_json_lines(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
