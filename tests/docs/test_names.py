@@ -43,7 +43,7 @@ NAMED: dict[str, set[str]] = {
         *(one.prometheus_name for one in INSTRUMENTS),
     },
     "docs/failures.md": {f"Aioparallel{one.name}" for one in ALERTS},
-    "docs/kubernetes.md": {"AlwaysAllow", *(f"Aioparallel{one.name}" for one in ALERTS)},
+    "docs/kubernetes.md": {"AlwaysAllow", "kube_pod_status_ready", *(f"Aioparallel{one.name}" for one in ALERTS)},
     "docs/groups.md": {"DESCRIBE_CONFIGS"},  # a right of Kafka
     "docs/traces.md": {"OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG", "parentbased_traceidratio"},
     "docs/coming-from/celery.md": {
