@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from functools import partial
 
 from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.produce import ProduceRequest
@@ -12,6 +13,7 @@ from aiokafka.record.util import calc_crc32c
 
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing import LocalKafka
+from tests.support.waiting import until
 
 __all__ = ["RAW_NAME", "damage", "with_raw_names", "write"]
 
@@ -19,6 +21,7 @@ _STAND_IN = "a-name-of-the-same-length"
 RAW_NAME = b"\xff\xfe" + b"x" * (len(_STAND_IN) - 2)
 """Bytes that are no UTF-8."""
 _CRC, _ATTRIBUTES = 17, 21
+_NOT_LEADER = 6
 
 
 def with_raw_names(values: Sequence[bytes], raw: Sequence[int]) -> bytes:
@@ -49,10 +52,16 @@ async def write(servers: str, topic: str, partition: int, *batches: bytes) -> No
         client.set_topics([topic])
         await client.force_metadata_update()
         leader = client.cluster.leader_for_partition(TopicPartition(topic, partition))
-        for batch in batches:
+
+        async def is_written(batch: bytes) -> bool:
             answer = await client.send(leader, ProduceRequest(None, -1, 30_000, [(topic, [(partition, batch)])]))
             ((_, ((_, code, *_),)),) = answer.topics
-            assert code == 0, f"error {code}"
+            # The only broker may not know yet that it leads a partition that was just made.
+            assert code in (0, _NOT_LEADER), f"error {code}"
+            return bool(code == 0)
+
+        for batch in batches:
+            await until(partial(is_written, batch), what="the leader of a new partition takes a batch")
     finally:
         await client.close()
 
