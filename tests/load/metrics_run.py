@@ -63,6 +63,8 @@ class Worker:
         self.outputs = 0
         self.samples = 0
         self.wrong: list[str] = []
+        self.rebalances = False
+        """While partitions move: a record that failed before is no retry for the consumer until it fails again."""
         self.scraped_at = 0.0
         """The time of the last scrape."""
         self.slowest = 0.05
@@ -198,6 +200,8 @@ class Worker:
             "attempts_failed_total": sum(book.failed.values()),
             "handler_duration_seconds_count": sum(book.calls.values()),
         }
+        if self.rebalances:
+            del seen["retrying_longest_seconds"]
         for instrument, value in seen.items():
             # Before the first assignment there are no samples of partitions.
             scraped = found.sum(instrument, **where) if found.values(instrument, "group", **where) else 0.0
