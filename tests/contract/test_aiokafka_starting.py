@@ -14,6 +14,7 @@ import pytest_asyncio
 
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka import metadata_updates
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records.errors import BrokerUnreachable, ConsumerStateError
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
@@ -129,6 +130,23 @@ async def test_a_cancelled_start_leaves_nothing_behind(silent: str) -> None:
         await starting
     await until(lambda: others() <= before, what="the end of all tasks")
     await client.stop(1.0)
+
+
+async def test_a_start_cancelled_at_any_moment_leaves_no_connection(embedded_broker: EmbeddedBroker) -> None:
+    """aiokafka's leaves one open between connecting and the first metadata. Its warning would fail this test."""
+    servers, before = embedded_broker.bootstrap_servers, others()
+    began = time.monotonic()
+    async with Admin(servers):
+        took = time.monotonic() - began
+    for step in range(60):
+        admin = Admin(servers)
+        starting = asyncio.create_task(admin.__aenter__())
+        await asyncio.wait({starting}, timeout=took * step / 50)
+        starting.cancel()
+        await asyncio.wait({starting})
+        await admin.__aexit__(None, None, None)
+        await until(lambda: others() <= before, what="the end of all tasks")
+        gc.collect()
 
 
 @pytest.mark.real

@@ -34,7 +34,7 @@ from aioparallel.clients.aiokafka.connector import Connector, close_silent, opti
 from aioparallel.clients.aiokafka.first_answer import NEXT, first_answer
 from aioparallel.clients.aiokafka.group_messages import CommitRequest, Heartbeat, OffsetFetch
 from aioparallel.clients.aiokafka.internals import Connection, Connections, MetadataAnswer
-from aioparallel.clients.aiokafka.metadata_updates import BOOTSTRAP, REBOOTSTRAP_AFTER, MetadataUpdates
+from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER, MetadataUpdates
 from aioparallel.clients.last_contacts import LastContacts
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClusterChanged
@@ -64,7 +64,8 @@ _KINDS: Final = {
 class BrokerWatch:
     """Tracks which brokers of one client do not answer, and keeps them from holding up the others.
 
-    Wraps four methods of aiokafka: ``send``, ``_get_conn``, ``get_random_node`` and ``_metadata_update``.
+    Wraps five methods of aiokafka: ``bootstrap``, ``send``, ``_get_conn``, ``get_random_node`` and
+    ``_metadata_update``.
 
     ``servers``: as configured. ``heartbeat_timeout``: seconds. ``fetch_wait``: seconds that a healthy broker may delay
     the answer to a fetch. ``rebootstrap_after``: seconds without metadata before the client rebootstraps.
@@ -224,11 +225,8 @@ class BrokerWatch:
 
     async def _connect(self, node_id: object, group: int) -> Connection | None:
         async with self._locks[node_id, group]:
-            connecting = self._connector.connect(node_id, group)
-            if node_id == BOOTSTRAP:
-                return await connecting
             try:
-                return await self._unless_gone(node_id, connecting)
+                return await self._unless_gone(node_id, self._connector.connect(node_id, group))
             except TimeoutError:
                 logger.info("Broker %s is gone", node_id, extra={"action": "broker_gone", "node": node_id})
                 return None

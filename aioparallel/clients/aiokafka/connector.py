@@ -24,7 +24,7 @@ from aiokafka.errors import StaleMetadata
 
 from aioparallel.clients.aiokafka.internals import BrokerNode, Connection, Connections
 from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_of
-from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, LoginFailed, open_connection, renewed
+from aioparallel.clients.aiokafka.secure_connection import PASSWORD, LoggedIn, open_connection
 from aioparallel.clients.aiokafka.trust import explain_connection_error
 
 __all__ = ["Connector", "close_silent", "cut", "cut_all", "options_of", "stop_connecting"]
@@ -78,12 +78,6 @@ class Connector:
         self._why_closed = ""
         self._close = connections.close
         connections.close = self.close  # type: ignore[method-assign]
-        try:
-            # aiokafka opens connections itself while it starts, and reads the password there.
-            now = renewed({PASSWORD: connections._sasl_plain_password})
-        except LoginFailed:
-            return  # reported at the next connection
-        connections._sasl_plain_password = cast("str | None", now[PASSWORD])
 
     def reason(self, node: object) -> str:
         return self._why_closed or self._reasons.get(node, _NO_REASON)

@@ -9,7 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, MutableMapping, MutableSet
+from collections.abc import (
+    Awaitable,
+    Callable,
+    Collection,
+    Coroutine,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    MutableSet,
+)
 from typing import Any, ClassVar, Protocol
 
 from aioparallel.records.record import TopicPartition
@@ -236,13 +246,13 @@ class Connections(Protocol):
     cluster: ClusterView
     _bootstrap_servers: str
     _connections_max_idle_ms: int | None
-    _sasl_plain_password: str | None
     _conns: MutableMapping[tuple[object, object], Connection]
     """By node and connection group. Replaced connections are stored by node and the connection itself."""
     _sync_task: asyncio.Task[None] | None
     _get_conn: Callable[..., object]
     _get_conn_lock_value: object
     _metadata_update: Callable[..., object]
+    _md_synchronizer: Callable[[], Coroutine[None, None, None]]
     _on_connection_closed: Callable[..., object]
     add_topic: Callable[[str], object]
 

@@ -1,4 +1,4 @@
-"""Metadata updates, in place of aiokafka's ``_metadata_update``. The first answer counts.
+"""The first metadata and their updates, in place of aiokafka's. The first answer counts.
 
 Known brokers are asked one after the other, each without waiting for the one before. Then the configured addresses are
 asked: at once if all brokers have failed, after five seconds if they are silent. The client rebootstraps when it has
@@ -13,8 +13,6 @@ import logging
 from collections.abc import Callable, Collection, Coroutine
 from typing import Final
 
-from aiokafka.client import ConnectionGroup
-
 from aioparallel.clients.aiokafka.bootstrapping import ROUND, Bootstrap
 from aioparallel.clients.aiokafka.connector import Connector, cut_all
 from aioparallel.clients.aiokafka.first_answer import cancel_all, first_answer
@@ -23,14 +21,12 @@ from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClusterChanged
 
-__all__ = ["BOOTSTRAP", "REBOOTSTRAP_AFTER", "MetadataUpdates"]
+__all__ = ["REBOOTSTRAP_AFTER", "MetadataUpdates"]
 
 logger = logging.getLogger(__name__)
 
 REBOOTSTRAP_AFTER: Final = 300.0
 """Seconds without metadata before a client rebootstraps, as in Kafka's own clients."""
-BOOTSTRAP: Final = "bootstrap"
-"""aiokafka's name for the node of its first connection, which it keeps until it knows a broker."""
 _KNOWN_FIRST: Final = 5.0
 """Seconds for the known brokers before the configured addresses are asked as well."""
 _CONFIGURED_ONLY: Final = 10.0
@@ -71,9 +67,24 @@ class MetadataUpdates:
         self._without_since: float | None = None
         self._logged_at = -_LOG_INTERVAL
         self._configured_only_until = self._loop.time()
+        connections.bootstrap = self.bootstrap  # type: ignore[method-assign]
         connections._metadata_update = self.update
         self._update_metadata = connections.cluster.update_metadata
         connections.cluster.update_metadata = self._updated  # type: ignore[method-assign]
+
+    async def bootstrap(self) -> None:
+        """``AIOKafkaClient.bootstrap``, again and again until a configured address answers. aiokafka's leaves its
+        connection open when it is cancelled.
+
+        Raises ClusterChanged if only another cluster answers."""
+        while (answer := await self._bootstrap.ask(Metadata([]))) is None:
+            self._check_cluster()
+            if self.failure is not None:
+                raise self.failure
+            await asyncio.sleep(_PAUSE)
+        self._bootstrap.end_rest()
+        self._connections.cluster.update_metadata(answer)
+        self._connections._sync_task = asyncio.create_task(self._connections._md_synchronizer())
 
     async def update(self, cluster: ClusterView, topics: Collection[str] | None) -> bool:
         """``AIOKafkaClient._metadata_update`` for these topics, or all. It creates none. aiokafka's allows brokers to
@@ -139,8 +150,7 @@ class MetadataUpdates:
     def _known(self) -> list[object]:
         if self._loop.time() < self._configured_only_until:
             return []
-        kept = (BOOTSTRAP, ConnectionGroup.DEFAULT) in self._connections._conns
-        return [*self._brokers(), *([BOOTSTRAP] if kept else [])]
+        return [*self._brokers()]
 
     async def _known_answer(self, node: object, request: object) -> MetadataAnswer | None:
         answer = await self._ask(node, request)
@@ -190,7 +200,7 @@ class MetadataUpdates:
     # -- applying metadata
 
     def _updated(self, metadata: MetadataAnswer) -> None:
-        """Called for aiokafka's first update as well, which decides the client's cluster."""
+        """Called for aiokafka's own updates as well, ``fetch_all_metadata``."""
         self._bootstrap.is_ours(cluster_id_of(metadata))
         self._update_metadata(metadata)
 
@@ -198,10 +208,6 @@ class MetadataUpdates:
         current = self._connections.cluster
         before = {broker.nodeId: (broker.host, broker.port) for broker in current.brokers()}
         cluster.update_metadata(answer)
-        # The first connection serves only to learn the brokers.
-        first = (BOOTSTRAP, ConnectionGroup.DEFAULT)
-        if first in self._connections._conns and current.brokers():
-            self._connections._conns.pop(first).close()
         for broker in current.brokers():
             if (broker.host, broker.port) != before.get(broker.nodeId, (broker.host, broker.port)):
                 cut_all(self._connections, broker.nodeId)  # its connections lead to the old address

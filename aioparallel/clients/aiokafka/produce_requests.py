@@ -85,19 +85,12 @@ class AiokafkaBrokers:
             rebootstrap_after=settings.rebootstrap_after,
             on_failure=lambda _failure: self._notify(),
         )
-        start, close = partial(self._bootstrap, connections), partial(_close, connections, 0.1)
-        await start_client(connections, start, close, timeout, settings.retry_backoff)
+        close = partial(_close, connections, 0.1)
+        await start_client(connections, connections.bootstrap, close, timeout, settings.retry_backoff)
         self._remember_addresses(connections.cluster)
         connections.cluster.add_listener(lambda _cluster: self._updated(connections.cluster))
         self._connections, self._broker_watch = connections, broker_watch
         self._connected_at = asyncio.get_running_loop().time()
-
-    async def _bootstrap(self, connections: Connections) -> None:
-        while True:
-            try:
-                return await connections.bootstrap()
-            except kafka.KafkaError:
-                await asyncio.sleep(max(0.1, self._settings.retry_backoff))
 
     async def identify(self) -> Identity:
         if self.failure is not None:
