@@ -296,8 +296,9 @@ class Extension:
 
         ``calls``: how many calls of the handler these were. Successes of one partition in one turn of the event loop
         are reported together: one call for each record. A batch is one call with several records. ``began``: when the
-        call of the first record began, by ``time.perf_counter()``. ``seconds``: how long it took; of handlers that did
-        not suspend, the mean. ``error``: what the handler raised. Copy ``records`` to keep them.
+        call of the first record began, by ``time.perf_counter()``. ``seconds``: how long a call took, their mean. Calls
+        that have suspended are reported together only if the longest took less than twice as long as the shortest.
+        ``error``: what the handler raised. Copy ``records`` to keep them.
         """
 
     def attempt_failed(self, record: Record[Any, Any], error: BaseException, follows: str, delay: float | None) -> None:
