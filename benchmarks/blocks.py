@@ -195,7 +195,7 @@ def of_program(name: str, kept: Kept | None) -> str:
         f"{facts.python}, on {facts.cores} cores ({facts.cpu}){beside}. Load of the machine before: {kept.load:.1f}."
     )
     if kept.load > facts.cores / 2:
-        said += " **It was busy with other work: compare these figures with each other only.**"
+        said += " **Other work may have run beside it: compare these figures with each other only.**"
     return "\n\n".join([said, *(f"{title}:\n\n{rows_table(rows)}" for title, rows in kept.tables.items())])
 
 
