@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from aioparallel import ProduceFailed
+from aioparallel import ProduceFailed, Record
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryProducer, Request
-from tests.support.waiting import until
+from tests.support.waiting import SLACK, until
 from tests.unit.queues.kmq.conftest import client, consumer, produce
 from tests.unit.queues.kmq.test_queue import Handler, open_markers, running
 
@@ -53,6 +53,22 @@ async def test_room_taken_by_records_of_a_lost_session_is_free_again(broker: InM
         broker.faults.heal()
         await until(lambda: len(handler.ended) == 100)
         await until(lambda: not open_markers(broker))
+
+
+async def test_records_that_wait_for_a_handler_take_room(broker: InMemoryBroker) -> None:
+    """No more records are leased than are running and may be buffered: other consumers get the rest."""
+    release, ended = asyncio.Event(), []
+
+    async def handle(record: Record) -> None:
+        await release.wait()
+        ended.append(record.offset)
+
+    async with running(consumer(broker, lease=30, max_concurrency=1, max_buffered=10), handle) as one:
+        produce(broker, [b"%d" % n for n in range(100)])
+        await until(lambda: one.stats().intake == "full: max_buffered reached", SLACK)
+        assert len(open_markers(broker)) <= 11
+        release.set()
+        await until(lambda: len(ended) == 100)
 
 
 async def test_what_ends_a_run_that_marks_is_not_waited_for(broker: InMemoryBroker) -> None:

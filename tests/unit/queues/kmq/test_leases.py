@@ -89,6 +89,29 @@ async def test_a_lease_is_extended_by_seconds(broker: InMemoryBroker) -> None:
     assert len(found) == 5
 
 
+async def test_an_acknowledged_extension_holds_up_no_renewal(broker: InMemoryBroker) -> None:
+    """Only those without an answer do."""
+    found: list[int] = []
+    one = consumer(broker)
+
+    async def handle(record: Record) -> None:
+        await one.extend(record, 30)
+        source = record._source
+        assert isinstance(source, Leased)
+        found.append(source.leases[record.offset].extensions)
+
+    async with running(one, handle):
+        produce(broker, [b"a"])
+        await until(lambda: one.stats().succeeded == 1)
+    assert found == [0]
+
+
+def test_a_thousand_attempts_fit_no_lease(broker: InMemoryBroker) -> None:
+    """Their delays are not added up."""
+    with pytest.raises(ConfigurationError, match="the lease is 3600 s: make them fit"):
+        consumer(broker, lease=3600, retry=RetryPolicy(first_delay=0.001, max_delay=0.001, max_attempts=1_000))
+
+
 async def test_an_extended_lease_is_the_records_own(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
     """A handler that fails when its first lease would be over is tried again here, and nobody is told so."""
     calls: list[int] = []

@@ -102,6 +102,19 @@ async def test_a_lease_that_is_extended_while_it_could_not_be_sent(broker: InMem
     assert len(held(broker, "q")) == 1
 
 
+async def test_records_that_are_no_markers(broker: InMemoryBroker, caplog: pytest.LogCaptureFixture) -> None:
+    """They are skipped, and the first and the tenth are logged. Markers behind them count."""
+    for _ in range(12):
+        broker.append("q-markers", b"hello", key=b"who", partition=0)
+    produce(broker, [b"a"])
+    mark(broker, 0, start_of(100))
+    async with running(tracker(broker)) as watching:
+        await until(lambda: watching.stats().redelivered == 1)
+    logged = [line.getMessage() for line in caplog.records if getattr(line, "action", "") == "foreign_marker"]
+    assert ["1 such records" in logged[0], "10 such records" in logged[1]] == [True, True]
+    assert len(logged) == 2
+
+
 async def test_a_count_that_makes_no_sense(broker: InMemoryBroker) -> None:
     """Whoever wrote it: it ends no tracker."""
     broker.append("q", b"a", partition=0, headers=(("kmq-redelivery-count", b"\xff\xff\x00\x00"),))

@@ -161,6 +161,21 @@ async def test_failures_and_dead_letters_are_as_ever(broker: InMemoryBroker) -> 
     assert log.end_offset == 3
 
 
+async def test_keys_and_values_are_deserialised(broker: InMemoryBroker) -> None:
+    """Of every priority."""
+    handler = Handler()
+    for priority in range(3):
+        produce(broker, priority, 1)
+    read = consumer(
+        broker, key_deserializer=lambda key: ("key", key), value_deserializer=lambda value: ("value", value)
+    )
+    async with running(read, handler):
+        await until(lambda: len(handler.seen) == 3)
+    seen: list[Record[Any, Any]] = [*handler.seen]
+    assert all(record.key == ("key", record.raw_key) for record in seen)
+    assert all(record.value == ("value", record.raw_value) for record in seen)
+
+
 async def test_handlers_by_logical_topic(broker: InMemoryBroker) -> None:
     """One that is missing is named before anything is read."""
     for priority in range(3):
