@@ -175,6 +175,11 @@ ALERTS: Final = (
           "waits.",
           f"{_READY}: the record and its error. FailurePolicy says when a record is given up; aioparallel offsets skip "
           "gives up one. Go on with: From an alert to the record, in the page Groups and offsets."),
+    Alert("HandlerHangs", 'aioparallel_health_problems{kind="long_handler"} == 1', 2, "warning",
+          "A handler in group {{ $labels.group }} at {{ $labels.instance }} has been running for minutes; its key "
+          "waits.",
+          f"{_READY}: the record. Set time limits for what handlers await, or handler_timeout. aioparallel offsets "
+          "skip --via gives up the record. Go on with: From an alert to the record, in the page Groups and offsets."),
     Alert("HandlersFail",
           "sum by (group, topic) (rate(aioparallel_attempts_failed_total[10m])) > "
           "0.05 * sum by (group, topic) (rate(aioparallel_handler_duration_seconds_count[10m]))", 10, "warning",
@@ -210,7 +215,7 @@ ALERTS: Final = (
           "It is not known whether a transaction of group {{ $labels.group }} at {{ $labels.instance }} was committed; "
           "nothing is committed.",
           f"{_READY}: check the brokers that it names."),
-    Alert("ConsumerProblem", "aioparallel_health_problems > 0", 15, "warning",
+    Alert("ConsumerProblem", 'aioparallel_health_problems{kind!="long_handler"} > 0', 15, "warning",
           "The consumer {{ $labels.consumer }} of group {{ $labels.group }} at {{ $labels.instance }} has a problem: "
           "{{ $labels.kind }}.",
           f"{_READY}, and the reference says what to do for {{{{ $labels.kind }}}}."),

@@ -12,9 +12,9 @@ What happens to an order, by the response:
 
 =======================  ==========================================================================================
 200                      orders.enriched; it is complete when the brokers have acknowledged that
-429, 503                 no request goes to the service before the time in Retry-After; counts no attempt
+429; 503, Retry-After    no request goes to the service before the time in Retry-After; counts no attempt
 other 4xx                orders.dlq at once: another attempt would not help
-5xx, no connection       tried again after growing delays, five times in all, then orders.dlq
+other 5xx, no answer     tried again after growing delays, five times in all, then orders.dlq
 no order in the record   the same
 =======================  ==========================================================================================
 

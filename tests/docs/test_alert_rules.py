@@ -90,7 +90,7 @@ CASES: Mapping[str, tuple[Series, Mapping[str, Mapping[str, str]]]] = {
             "RecordsWait": RECORD_OF_ALL,
             "OffsetMapNearlyFull": PARTITION,
             "OffsetMapCut": PARTITION,
-            "ConsumerProblem": {**MEMBER, "kind": "long_handler"},
+            "HandlerHangs": {**MEMBER, "kind": "long_handler"},
         },
     ),
     "a host throttles": (
@@ -116,7 +116,7 @@ CASES: Mapping[str, tuple[Series, Mapping[str, Mapping[str, str]]]] = {
         {
             "NoProgress": RECORD_OF_ALL,
             "RecordsWait": RECORD_OF_ALL,
-            "ConsumerProblem": {**MEMBER, "kind": "long_handler"},
+            "HandlerHangs": {**MEMBER, "kind": "long_handler"},
         },
     ),
     "a broker is away": (

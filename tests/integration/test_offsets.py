@@ -405,7 +405,10 @@ async def test_export_and_import(local_kafka: LocalKafka, kafka_topic: TopicMake
     assert "98 offsets would not run: 0-6, 8-49, 51-99" in said
     await done(servers, "import", group, str(file), "--execute")
     assert (await stored(servers, group, topic))[0] == before
-    assert "nothing was committed before" in await done(servers, "import", other, str(file), "--execute")
+    said = await done(servers, "import", other, str(file), "--execute")
+    assert "nothing was committed before; 98 offsets are complete in the file and would not run" in said
+    again = await command(servers, "export", group, str(file))
+    assert (again.exit_code, "exists already: give another name" in again.stderr) == (2, True)
     assert (await what_runs(servers, [topic], other))[topic] == {0: {7, 50}}
     assert (await what_runs(servers, [topic], group))[topic] == {0: {7, 50}}
     entry["topic_id"] = "0" * 32

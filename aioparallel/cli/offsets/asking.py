@@ -63,12 +63,14 @@ async def _find(
     """The member that has each partition. Raises Refused with what each of them has."""
     holding: dict[TopicPartition, Member] = {}
     answers: list[str] = []
+    has_answer = False
     for member in members:
         try:
             name, held = await member.partitions()
         except EndpointRefused as error:
             answers.append(str(error))
             continue
+        has_answer = True
         if name != group:
             answers.append(f"{member.url}: it is a member of group {name!r}")
             continue
@@ -76,6 +78,8 @@ async def _find(
         answers.append(f"{member.url}: it has {_listed(held) or 'no partition'}")
     if missing := sorted(places.keys() - holding.keys()):
         asked = "".join(f"\n  {one}" for one in answers)
+        if not has_answer:
+            raise Refused(f"no member can be asked for {_listed(missing)} of group {group!r}:{asked}")
         raise Refused(f"none of the members that answered has {_listed(missing)} of group {group!r}:{asked}")
     return holding
 

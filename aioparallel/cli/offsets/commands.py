@@ -201,7 +201,7 @@ async def rewind_command(
 @offsets.command(name="export")
 async def export_command(
     group: Annotated[str, Parameter(help="The consumer group.")],
-    file: Annotated[Path | None, Parameter(help="Where to write; standard output if it is not given.")] = None,
+    file: Annotated[Path | None, Parameter(help="A new file; standard output if it is not given.")] = None,
     /,
     *,
     where: Cluster = Cluster(),

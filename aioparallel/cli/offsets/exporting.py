@@ -99,6 +99,10 @@ def _entry(entry: object, number: int) -> tuple[TopicPartition, Exported]:
 
 async def export(group: str, file: Path | None, where: Cluster, stored_in: Database) -> None:
     """``aioparallel offsets export``."""
+    if file is not None and await asyncio.to_thread(file.exists):
+        raise ConfigurationError(
+            "FILE", str(file), "exists already: give another name, or redirect standard output to it"
+        )
     async with opened(group, where, stored_in) as one:
         try:
             await require_idle(one)

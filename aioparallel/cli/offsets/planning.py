@@ -130,7 +130,8 @@ def import_change(now: Current, position: Committed) -> Change:
         )
     found = None
     if now.position is None:
-        notes.append("nothing was committed before")
+        complete = sum(len(one) for one in difference(OffsetMap(now.begin, now.begin - 1), after).skipped)
+        notes.append(f"nothing was committed before; {complete:,} offsets are complete in the file and would not run")
     else:
         try:
             found = difference(decode_offset_map(now.position.offset, now.position.metadata), after)

@@ -26,7 +26,7 @@ _CLASSES = 1_000  # the most classes that are remembered
 _ENDS: Final[Mapping[str | None, str]] = {
     "dead_letter": "no more attempts: it becomes a dead letter",
     "skip": 'SKIPPED: no more attempts, and give_up="skip" completes it',
-    "release": "no more attempts here: it will be delivered again",
+    "release": "no more attempts here: the queue delivers it again, or dead-letters it",
 }
 """By the end of a record, what happens next. A stop has no line: the run raises an error that says so."""
 
@@ -111,7 +111,11 @@ class FailureLog:
     def following(self, decision: Decision) -> str | None:
         """What happens next, in words. None: no line is needed."""
         if decision.delay is not None:
-            return f"next attempt in {decision.delay:.3g} s"
+            return (
+                f"next attempt in {decision.delay:.3g} s"
+                if decision.delay < 999
+                else f"next attempt in {decision.delay:,.0f} s"
+            )
         if decision.retry_topic is not None:
             return f"it goes to retry topic {decision.retry_topic!r}"
         if decision.end == "skip" and decision.by_function:

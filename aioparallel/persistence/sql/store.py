@@ -142,12 +142,12 @@ class SqlStore(Extension):
                 found = await self._statements.version(connection)
         except SQLAlchemyError as error:
             if is_away(error):
-                raise StoreNotReady(f"the database at {where} is unavailable: {describe(error)}") from error
+                raise StoreNotReady(f"the database at {where} is unavailable: {describe(error)}") from None
             raise StoreNotReady(
                 f"the tables of the store cannot be read at {where}: {error.__class__.__name__}: "
-                f"{getattr(error, 'orig', error)}. Create them with `aioparallel store init`, or print the SQL with "
-                "its --sql option"
-            ) from error
+                f"{getattr(error, 'orig', error)}. Create them with `aioparallel store init {where}`, or print the SQL "
+                "with its --sql option"
+            ) from None  # the message has all, and the traces of the driver have a hundred lines
         except RuntimeError as error:
             raise StoreNotReady(
                 f"the engine of {where} has connections of another event loop, which this one cannot use: create "
@@ -157,7 +157,7 @@ class SqlStore(Extension):
             raise StoreNotReady(
                 f"no database answered at {where} within {timeout:g} s ({str(error) or 'no answer'}): check the "
                 "engine's URL, and the server"
-            ) from error
+            ) from None
         if found != VERSION:
             raise StoreNotReady(f"the tables at {where} are of version {found}, and this needs {VERSION}")
         if not self._statements.has_logs:

@@ -157,7 +157,9 @@ def test_places() -> None:
         TopicPartition("a.b", 0): [3, 4, 5, 7],
         TopicPartition("c", 1): [0],
     }
-    for wrong in ("a", "a:1", "a:1:x", "a:1:5-3", "a:-1:3", ":1:2", f"a:1:{'9' * 5_000}"):
+    # As `consume` and the log write them.
+    assert parse_places(["a-b-0@7", "a-b-0 offset 8"]) == {TopicPartition("a-b", 0): [7, 8]}
+    for wrong in ("a", "a@1", "a-1@x", "a-1 offset", "a:1", "a:1:x", "a:1:5-3", "a:-1:3", ":1:2", f"a:1:{'9' * 5_000}"):
         with pytest.raises(ConfigurationError, match="must be topic:partition:offset"):
             parse_places([wrong])
     with pytest.raises(ConfigurationError, match="use rewind for more"):

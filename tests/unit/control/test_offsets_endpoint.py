@@ -103,6 +103,8 @@ async def test_the_member_that_has_the_partition_does_it(broker: InMemoryBroker,
         assert f"{first}: it has t:0" in ran.stderr
         assert f"{second}: it has t:0" in ran.stderr
         assert "http://127.0.0.1:1: " in ran.stderr
+        ran = await skip("g", "t:0:1", "--via", "http://127.0.0.1:1", "--token-file", str(file), token="")
+        assert "no member can be asked for t:0 of group 'g': http://127.0.0.1:1: " in ran.stderr
         ran = await skip("h", "t:0:1", *via, token="")
         assert f"{first}: it is a member of group 'g'" in ran.stderr
         ran = await skip("g", "t:0:1", *via, "--execute", token="")
