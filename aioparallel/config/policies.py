@@ -157,7 +157,9 @@ class FailurePolicy:
     minutes), unless ``retry`` says something else, and the other records of its key go on.
     """
 
-    retry: RetryPolicy | RetryFunction = field(default_factory=lambda: _WITHOUT_END)
+    retry: RetryPolicy | RetryFunction = field(
+        default_factory=lambda: _WITHOUT_END, metadata={"default": "RetryPolicy()"}
+    )
     """A policy, or a function of the record, the exception and the number of attempts so far. Not given:
     ``RetryPolicy(max_attempts=10)`` with ``dead_letter`` or ``retry_topics``, else ``RetryPolicy()``, which has no end.
     The function returns the seconds until the next attempt, or ``"dead_letter"``, ``"skip"`` or ``"stop"``. It must be
