@@ -41,6 +41,9 @@ def test_spark_connect(spark: SparkSession, own_server: bool, reuse: str, tmp_pa
     assert r"OSError: no such file: \udcff" in said["failed"]
     assert said["column name"] == ["twice(seq, k)"]
     assert (said["workers"] <= 2) == (reuse == "true"), said
-    # A worker that is kept is ended without a word; one that is not closes what it has opened at its task's end.
-    assert said["opened"] > 0
-    assert said["closed"] == (0 if reuse == "true" else said["opened"])
+    # A worker that is kept opens once for all its tasks, and may be ended without a word. Spark may also let it go
+    # after a task, and then it closes what it has opened, as one does that is not kept.
+    if reuse == "true":
+        assert said["closed"] <= said["opened"] == said["workers"], said
+    else:
+        assert said["closed"] == said["opened"] > 0, said
