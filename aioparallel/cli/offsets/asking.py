@@ -78,9 +78,8 @@ async def _find(
         answers.append(f"{member.url}: it has {_listed(held) or 'no partition'}")
     if missing := sorted(places.keys() - holding.keys()):
         asked = "".join(f"\n  {one}" for one in answers)
-        if not has_answer:
-            raise Refused(f"no member can be asked for {_listed(missing)} of group {group!r}:{asked}")
-        raise Refused(f"none of the members that answered has {_listed(missing)} of group {group!r}:{asked}")
+        nobody = "none of the members that answered has" if has_answer else "no member can be asked for"
+        raise Refused(f"{nobody} {_listed(missing)} of group {group!r}:{asked}")
     return holding
 
 

@@ -13,7 +13,7 @@ from aioparallel.records.record import TopicPartition
 __all__ = ["parse_places"]
 
 _PLACE: Final = re.compile(r"([^:\s]+):(\d{1,10}):(\d{1,19})(?:-(\d{1,19}))?")
-_AS_SHOWN: Final = re.compile(r"([^:\s]+)-(\d{1,10})(?:@| offset )(\d{1,19})")
+_AS_SHOWN: Final = re.compile(r"\A([^:\s]+)-(\d{1,10})(?:@| offset )(\d{1,19})\Z")
 """A record as ``aioparallel consume`` and the log write it."""
 _MOST: Final = 1_000_000
 """Offsets in one command."""
@@ -26,7 +26,7 @@ def parse_places(texts: Iterable[str]) -> dict[TopicPartition, list[int]]:
     found: defaultdict[TopicPartition, set[int]] = defaultdict(set)
     count = 0
     for text in texts:
-        place = _PLACE.fullmatch(_AS_SHOWN.sub(r"\1:\2:\3", text) if _AS_SHOWN.fullmatch(text) else text)
+        place = _PLACE.fullmatch(_AS_SHOWN.sub(r"\1:\2:\3", text))
         if place is None or (place[4] is not None and int(place[4]) < int(place[3])):
             raise ConfigurationError(
                 "PLACES", text, "must be topic:partition:offset or topic:partition:first-last, as in orders:3:1234"

@@ -87,16 +87,15 @@ class Connector:
         connection = self._connections._conns.get((node, group))
         if connection is None or not connection.connected():
             return None
-        return None if self._is_ending(connection) else connection
+        return None if self._is_ending(cast("LoggedIn", connection)) else connection
 
     def old(self, node: object, group: int) -> Connection | None:
         """A connection that is due for replacement, but whose login is still valid. Used until a replacement is
         open."""
-        connection = self._connections._conns.get((node, group))
-        ends = getattr(connection, "ends", None)
-        if connection is None or ends is None or not connection.connected():
+        connection = cast("LoggedIn | None", self._connections._conns.get((node, group)))
+        if connection is None or connection.ends is None or not connection.connected():
             return None
-        return connection if self._loop.time() < ends - _SPARE else None
+        return connection if self._loop.time() < connection.ends - _SPARE else None
 
     def renew(self, node: object, group: int, connect: Callable[[object, int], Coroutine[None, None, object]]) -> None:
         """Open a replacement for :meth:`old`, which serves meanwhile: obtaining a token may take ten seconds."""
@@ -174,12 +173,11 @@ class Connector:
         for task in self._renewals.values():
             task.cancel()
 
-    def _is_ending(self, connection: object) -> bool:
-        ends = getattr(connection, "ends", None)  # missing from connections that aiokafka opened itself
-        if ends is None:
+    def _is_ending(self, connection: LoggedIn) -> bool:
+        if connection.ends is None:
             return False
-        lifetime = ends - cast("LoggedIn", connection).since
-        return bool(self._loop.time() > ends - min(lifetime * _EARLY, _LATEST))
+        lifetime = connection.ends - connection.since
+        return self._loop.time() > connection.ends - min(lifetime * _EARLY, _LATEST)
 
     def _leave(self, node: object, connection: LoggedIn, until: float) -> None:
         """Close the connection once it has no unanswered requests."""

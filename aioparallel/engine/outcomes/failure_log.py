@@ -111,11 +111,7 @@ class FailureLog:
     def following(self, decision: Decision) -> str | None:
         """What happens next, in words. None: no line is needed."""
         if decision.delay is not None:
-            return (
-                f"next attempt in {decision.delay:.3g} s"
-                if decision.delay < 999
-                else f"next attempt in {decision.delay:,.0f} s"
-            )
+            return f"next attempt in {format(decision.delay, '.3g' if decision.delay < 999 else ',.0f')} s"
         if decision.retry_topic is not None:
             return f"it goes to retry topic {decision.retry_topic!r}"
         if decision.end == "skip" and decision.by_function:
