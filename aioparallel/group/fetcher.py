@@ -37,6 +37,15 @@ class Fetcher:
     state: str = field(default="nothing assigned", init=False)
     requested: Collection[TopicPartition] = field(default=(), init=False)
     """Partitions that may bring records now."""
+    _some_wait: bool = field(default=False, init=False)
+    _planned_starts: int = field(default=0, init=False)
+
+    def nothing_starts(self) -> None:
+        """Plan again if the partitions without a quota would wait for starts that do not come: no record can start now,
+        and some have started since the last plan."""
+        if self._some_wait and self._processor.scheduler.counters.taken_left < self._planned_starts:
+            self._some_wait = False
+            self.replan()
 
     def replan(self) -> None:
         """Plan again, because something has changed: free buffer, assignments, or a pause."""
@@ -49,7 +58,8 @@ class Fetcher:
             plan = self._planner.plan(list(assignments.values()))
             self.state = plan.state
             self.requested = plan.quotas.keys()
-            self._processor.scheduler.counters.taken_left = plan.starts_until_next
+            self._processor.scheduler.counters.taken_left = self._planned_starts = plan.starts_until_next
+            self._some_wait = plan.some_wait
             if self._processor.has_batches:
                 self._input_ended(assignments.values(), plan)
             try:

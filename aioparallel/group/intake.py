@@ -61,6 +61,8 @@ class Plan(NamedTuple):
     """Records that all of them may bring together."""
     starts_until_next: int
     """After so many starts there is capacity for more: plan again then."""
+    some_wait: bool
+    """Some partitions without a quota wait for these starts. If fewer records can start, plan again after the last."""
     state: str
     """The state of intake in words, for :attr:`Stats.intake`."""
 
@@ -137,7 +139,7 @@ class Intake:
     def plan(self, assignments: Sequence[Assignment]) -> Plan:
         """Plan the next fetch."""
         if self._scheduler.paused:
-            return Plan({}, 0, 0, "paused")
+            return Plan({}, 0, 0, False, "paused")
         # Attributes, not the property ``state``: this loop checks hundreds of assignments, hundreds of times a second.
         takers = [
             s
@@ -150,10 +152,10 @@ class Intake:
             and s.ledger.position < s.target
         ]
         if not takers:
-            return Plan({}, 0, 0, _why_nothing(assignments))
+            return Plan({}, 0, 0, False, _why_nothing(assignments))
         capacity = self._capacity(assignments)
         if capacity.free <= 0:
-            return Plan({}, 0, self._until_dry(takers, capacity), capacity.full)
+            return Plan({}, 0, self._until_dry(takers, capacity), True, capacity.full)
         if capacity.common <= 0:
             return self._last_part(takers, capacity)
         return self._share_out(takers, capacity)
@@ -181,7 +183,7 @@ class Intake:
         quotas = {assignment.partition: 1 for assignment in takers if not assignment.buffered}
         others = [assignment for assignment in takers if assignment.buffered]
         state = capacity.full if others else "fetching"
-        return Plan(quotas, capacity.free, self._until_dry(others, capacity), state)
+        return Plan(quotas, capacity.free, self._until_dry(others, capacity), bool(others), state)
 
     def _share_out(self, takers: Sequence[Assignment], capacity: _Capacity) -> Plan:
         """Share the common capacity. The reserves of partitions below their share are not lent."""
@@ -207,7 +209,7 @@ class Intake:
             quotas[partition] = min(missing, equal)
         step = self._until_dry(without, capacity) if without or wanted > left else self._step
         state = capacity.full if withheld else "fetching" if quotas else "enough ready"
-        return Plan(quotas, capacity.common if quotas else 0, step, state)
+        return Plan(quotas, capacity.common if quotas else 0, step, bool(without), state)
 
     def _wishes(self, takers: Sequence[Assignment], share: int, worth: int) -> _Wishes:
         few = max(1, self._ready_wanted // len(takers))

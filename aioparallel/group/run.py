@@ -141,7 +141,7 @@ class GroupRun:
         )
         self._join_log = JoinLog(group_id)
         signals.taken, signals.succeeded = self._fetcher.replan, self._committer.soon
-        signals.idle, signals.fatal = self._check_end, self.fail
+        signals.idle, signals.fatal = self._idle, self.fail
         signals.attempted = extensions.listener("attempts_ended")
         signals.completed = extensions.listener("records_ended")
         signals.failed = extensions.listener("attempt_failed")
@@ -324,6 +324,10 @@ class GroupRun:
     def _changed(self) -> None:
         self._fetcher.replan()
         self._processor.notify()
+        self._check_end()
+
+    def _idle(self) -> None:
+        self._fetcher.nothing_starts()
         self._check_end()
 
     def _check_end(self) -> None:

@@ -70,6 +70,7 @@ class PollPlanner:
             {partition: quota for plan in plans for partition, quota in plan.quotas.items()},
             sum(limit or 0 for limit in limits),
             min([plan.starts_until_next for plan in plans if plan.starts_until_next], default=0),
+            any(plan.some_wait for plan in plans),
             _state_of(plans),
             [priority for priority, plan in enumerate(plans) if plan.state.startswith("full")],
         )

@@ -297,6 +297,29 @@ async def test_what_is_paused_leaves_others_their_part_of_the_buffer(key: bool) 
             assert consumer.stats().intake == "fetching"
 
 
+@pytest.mark.parametrize("first", range(60, 480, 100))
+@pytest.mark.parametrize("paused", [True, False], ids=["paused", "slow"])
+async def test_a_blocked_backlog_that_fits_does_not_stop_the_rest(first: int, paused: bool) -> None:
+    """Two partitions, one of which is at its end early. The records of a paused key, or of one with a slow handler, fit
+    into the buffer. So all others run, although fewer records can start than the fetcher would wait for."""
+    broker, ended, release = broker_with(t=2), Counter[bytes | None](), asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        await (release.wait() if record.key == b"0" else asyncio.sleep(0.001))
+        ended[record.key] += 1
+
+    consumer = consumer_of(broker, max_buffered=500, max_concurrency=4)
+    keys = [b"%d" % (number % 3) for number in range(600)]
+    if paused:
+        consumer.pause_keys("t", b"0")
+    async with running(consumer, handle):
+        for partition, part in [(0, keys[:first]), (1, keys[:first]), (0, keys[first:]), (1, keys[first:])]:
+            produce(broker, part, partition)
+            await asyncio.sleep(0.02)
+        await until(lambda: ended.total() == 800, 60, lambda: str(consumer.stats()))
+        release.set()
+
+
 async def test_memory_is_bounded_when_one_partition_after_the_other_is_paused() -> None:
     """Records of paused partitions count half: together they never take more than twice the buffer."""
     broker, seen = broker_with(t=12), Seen(1e6)
