@@ -124,7 +124,7 @@ def _default(value: ast.expr | None, source: str) -> str | None:
         case ast.Call(func=ast.Name(id="field") | ast.Attribute(attr="field"), keywords=keywords):
             given = {one.arg: one.value for one in keywords}
             if "metadata" in given:
-                return str(ast.literal_eval(given["metadata"])["default"])
+                return str(ast.literal_eval(given["metadata"])["documented_default"])
             if "default_factory" not in given:
                 return _default(given.get("default"), source)
             factory = ast.unparse(given["default_factory"])

@@ -158,7 +158,7 @@ class FailurePolicy:
     """
 
     retry: RetryPolicy | RetryFunction = field(
-        default_factory=lambda: _WITHOUT_END, metadata={"default": "RetryPolicy()"}
+        default_factory=lambda: _WITHOUT_END, metadata={"documented_default": "RetryPolicy()"}
     )
     """A policy, or a function of the record, the exception and the number of attempts so far. Not given:
     ``RetryPolicy(max_attempts=10)`` with ``dead_letter`` or ``retry_topics``, else ``RetryPolicy()``, which has no end.

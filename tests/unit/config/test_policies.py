@@ -6,9 +6,10 @@ from dataclasses import FrozenInstanceError, replace
 from types import MappingProxyType
 from typing import Any
 
+import pydantic
 import pytest
 
-from aioparallel.config.policies import FailurePolicy, Producing, RetryPolicy
+from aioparallel.config.policies import Deduplicate, FailurePolicy, Producing, RetryPolicy, Transactions
 from aioparallel.records.errors import AioparallelError, ConfigurationError
 from aioparallel.records.record import Record
 
@@ -205,3 +206,12 @@ def test_groups_take_keywords_only() -> None:
     """A number alone would say nothing."""
     with pytest.raises(TypeError):
         RetryPolicy(3)  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    "policy", [RetryPolicy(), FailurePolicy(), Deduplicate("handled"), Producing(), Transactions()]
+)
+def test_a_policy_is_a_field_of_pydantic_settings(policy: object) -> None:
+    """Applications that read their settings with pydantic have policies among them; so does the command line as soon as
+    something has imported pydantic."""
+    assert pydantic.TypeAdapter[Any](type(policy)).validate_python(policy) == policy
