@@ -11,11 +11,17 @@ from typing import Any, Final, TypeVar
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["no_such_option", "refuses_others", "refuses_unknown"]
+__all__ = ["meant", "no_such_option", "refuses_others", "refuses_unknown"]
 
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
 _SECRET: Final = "pass?w|secret|token"
+
+
+def meant(name: str, known: Collection[str], *, likeness: float = 0.6) -> str | None:
+    """Return the known option that ``name`` is most like, or None if it is like none of them. ``likeness``: 0 to 1."""
+    near = difflib.get_close_matches(name, known, n=1, cutoff=likeness)
+    return near[0] if near else None
 
 
 def no_such_option(
@@ -27,8 +33,8 @@ def no_such_option(
     """
     from aioparallel.config.security.secret import Hidden  # noqa: PLC0415 - its package has options of its own
 
-    near = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"the options are {', '.join(sorted(known))}"
+    near = meant(name, known)
+    hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(sorted(known))}"
     shown = Hidden(value) if secret or re.search(_SECRET, name.lower()) else value
     return ConfigurationError(f"{of} {name}".lstrip(), shown, f"there is no such option; {hint}")
 

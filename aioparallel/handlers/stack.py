@@ -218,10 +218,28 @@ def check_middleware(middleware: Sequence[Middleware], *, takes: str = "the reco
 def check_handlers(handlers: Handlers, *, takes: str = "the record") -> None:
     """Raises ConfigurationError for what cannot be a handler."""
     if not isinstance(handlers, Mapping):
-        check_async(handlers, "handler", f"one argument, {takes}", 1)
+        _check_handler(handlers, "handler", takes)
         return
     for topic, handler in handlers.items():
-        check_async(handler, f"handler for topic {topic!r}", f"one argument, {takes}", 1)
+        _check_handler(handler, f"handler for topic {topic!r}", takes)
+
+
+def _check_handler(handler: object, name: str, takes: str) -> None:
+    hint = (
+        "; SqlStore.handler(function) makes a handler of one that takes a record and a connection"
+        if _takes_two(handler)
+        else ""
+    )
+    check_async(handler, name, f"one argument, {takes}{hint}", 1)
+
+
+def _takes_two(handler: object) -> bool:
+    try:
+        parameters = inspect.signature(cast("Callable[..., object]", handler)).parameters.values()
+    except (TypeError, ValueError):
+        return False
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return len([one for one in parameters if one.default is one.empty and one.kind in positional]) == 2
 
 
 def _by_topic(handlers: dict[str, Handler]) -> Handler:

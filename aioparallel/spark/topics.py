@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
 from aioparallel.config.handling import check_choice, check_count
+from aioparallel.config.unknown_options import meant
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.headers import ColumnOrName, outgoing
 from aioparallel.spark.row_names import TOPIC_COLUMNS, has_place
@@ -54,6 +55,19 @@ _READING: Final = {
     "subscribe": "name the topics",
     "subscribepattern": "name the topics",
 }
+# https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
+_SOURCE: Final = (
+    "failOnDataLoss",
+    "fetchOffset.numRetries",
+    "fetchOffset.retryIntervalMs",
+    "groupIdPrefix",
+    "kafkaConsumer.pollTimeoutMs",
+    "maxRecordsPerPartition",
+    "maxTriggerDelay",
+    "minOffsetsPerTrigger",
+    "minPartitions",
+)
+_LIKENESS: Final = 0.85
 _WRITING: Final = {
     "checkpointlocation": "use checkpoint",
     "kafka.bootstrap.servers": "use bootstrap_servers",
@@ -102,6 +116,7 @@ def read_topic(
     """
     names = topic_names(topics)
     given = _given(options, _READING)
+    _refuse_misspelled(given)
     if keep_key_order:
         _refuse_splitting(given)
     check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
@@ -302,6 +317,18 @@ def _refuse_splitting(given: Mapping[str, str]) -> None:
                 value,
                 "splits a partition between tasks, so that records of one key overtake each other; leave it out, give "
                 "the topic more partitions, or set keep_key_order=False if order does not matter",
+            )
+
+
+def _refuse_misspelled(given: Mapping[str, str]) -> None:
+    """Spark ignores options that it does not know. Another name may be an option of a newer Spark, so only those that
+    are very like a known one are refused."""
+    known = {name.lower(): name for name in _SOURCE}
+    for name, value in given.items():
+        near = meant(name.lower(), known, likeness=_LIKENESS)
+        if near is not None and near != name.lower():
+            raise ConfigurationError(
+                f"options {name}", value, f"Spark's Kafka source has no such option; did you mean {known[near]!r}?"
             )
 
 

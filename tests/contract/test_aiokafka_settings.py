@@ -45,7 +45,9 @@ async def built(**options: object) -> Consumer:
         ("max_poll_records", 10, "use max_buffered"),
         ("key_deserializer", bytes, "decode record.key in the handler"),
         ("value_deserializer", bytes, "decode record.value in the handler"),
-        ("fetch_max_bites", 1, "aiokafka has no such option; it has .*fetch_max_bytes"),
+        ("fetch_max_bites", 1, "aiokafka has no such option; did you mean 'fetch_max_bytes'?"),
+        ("max_poll_record", 1, "did you mean 'max_poll_records'? Do not set that one either: leave it out, use max_bu"),
+        ("nope", 1, "aiokafka has no such option; it has .*fetch_max_bytes"),
         ("isolation_level", "serializable", '"read_uncommitted" or "read_committed"'),
         ("partition_assignment_strategy", [], "exactly one assignor"),
         (

@@ -14,6 +14,7 @@ from typing import Final, NoReturn
 from aiokafka.abc import AbstractTokenProvider
 
 from aioparallel.config.security.secret import Hidden
+from aioparallel.config.unknown_options import meant
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["MOST", "REBOOTSTRAP_AFTER", "GivenOptions", "check_connection", "rebootstrap_after"]
@@ -59,8 +60,13 @@ class GivenOptions:
             if name in ours:
                 self.refuse(name, ours[name])
             if name not in known:
-                possible = ", ".join(sorted(set(known) - set(ours)))
-                self.refuse(name, f"aiokafka has no such option; it has {possible}")
+                near = meant(name, {*known, *ours})
+                if near is None:
+                    self.refuse(
+                        name, f"aiokafka has no such option; it has {', '.join(sorted(set(known) - set(ours)))}"
+                    )
+                instead = f" Do not set that one either: {ours[near]}" if near in ours else ""
+                self.refuse(name, f"aiokafka has no such option; did you mean {near!r}?{instead}")
 
     def number(
         self, name: str, default: float, *, least: int = 0, whole: bool = False, optional: bool = False

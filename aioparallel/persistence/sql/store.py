@@ -98,6 +98,7 @@ class SqlStore(Extension):
             f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip()
         )
         self._connections = Connections(self._opening, self._outages)
+        self._has_handlers = False
         # SQLite has one writer at a time. Waiting for its lock has a timeout and no order, so writers queue here.
         self._turn = contextlib.nullcontext() if self._statements.is_postgresql else asyncio.Lock()
 
@@ -168,6 +169,15 @@ class SqlStore(Extension):
                 extra={"action": "no_log_table"},
             )
 
+    async def start(self) -> None:
+        """Warn if no handler writes in the transactions of the store."""
+        if not self._has_handlers:
+            logger.warning(
+                "No handler was made with handler() of the SqlStore. What a handler writes to the database is then not "
+                "in the transaction that marks its record complete: after a crash between the two it is written again",
+                extra={"action": "no_store_handler"},
+            )
+
     def commit_strategy(self, group: GroupContext) -> CommitStrategy:
         """Keep positions in the database."""
         self._partitions = Partitions(
@@ -211,6 +221,7 @@ class SqlStore(Extension):
         ``handle`` does not accept two arguments.
         """
         _check(handle)
+        self._has_handlers = True
 
         @functools.wraps(handle)
         async def handled(item: Any) -> None:

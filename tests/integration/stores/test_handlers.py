@@ -284,3 +284,30 @@ async def test_what_is_no_handler(broker: InMemoryBroker, engine: AsyncEngine) -
         with pytest.raises(ConsumerStateError, match="returned NoneType, not an awaitable"):
             await consumer.run(store.handler(plain))  # type: ignore[arg-type]
     assert broker.records("dead") == []
+
+
+async def test_a_consumer_without_a_handler_of_its_store_is_warned(
+    broker: InMemoryBroker, engine: AsyncEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What its handler writes is in no transaction of the store. And a function of a record and a connection is told
+    what makes a handler of it."""
+
+    async def of_both(record: Record, connection: AsyncConnection) -> None:
+        """It takes a connection, which only the store can give."""
+
+    async def of_a_record(record: Record) -> None:
+        """It writes by itself."""
+
+    async def warned(handle: Any, store: SqlStore) -> bool:
+        caplog.clear()
+        async with asyncio.timeout(60), consumer_of(broker, store) as consumer:
+            await consumer.run(handle)
+        return "no_store_handler" in [getattr(one, "action", "") for one in caplog.records]
+
+    store = SqlStore(engine)
+    await store.create_tables()
+    fill(broker, range(4))
+    with pytest.raises(ConfigurationError, match=r"one argument, the record; SqlStore.handler\(function\) makes"):
+        await warned(of_both, SqlStore(engine))
+    assert await warned(of_a_record, SqlStore(engine))
+    assert not await warned(store.handler(of_both), store)

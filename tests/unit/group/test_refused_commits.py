@@ -14,13 +14,17 @@ from aioparallel import (
     Extension,
     NotCommitted,
     Outgoing,
+    ParallelConsumer,
     ProblemKind,
     Producing,
     Record,
     TopicPartition,
     Transactions,
 )
+from aioparallel.group.client import Generation
+from aioparallel.testing.memory import InMemoryClient
 from tests.support.extensions import (
+    GROUP,
     P0,
     P1,
     Noting,
@@ -200,6 +204,38 @@ async def test_what_one_says_of_partitions_that_it_was_not_asked_for_counts_for_
         running = asyncio.create_task(consumer.run(nothing))
         await until(lambda: committed(broker) == 1)
         assert not consumer.health().problems
+        consumer.stop()
+        await running
+
+
+class Forgetful(InMemoryClient):
+    """Its first answers to commits leave out a partition."""
+
+    left = 3
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
+    ) -> Mapping[TopicPartition, CommitFault | None]:
+        """See :class:`InMemoryClient`. What is left out was not committed either."""
+        if not self.left:
+            return await super().commit(offsets, generation, timeout)
+        self.left -= 1
+        answered = {partition: one for partition, one in offsets.items() if partition != P0}
+        return await super().commit(answered, generation, timeout)
+
+
+async def test_a_partition_that_an_answer_leaves_out_is_not_committed() -> None:
+    """It is tried again, although nothing more ends."""
+    broker = broker_of(2)
+    for partition in (0, 1):
+        broker.append("t", b"1", partition=partition)
+    client = Forgetful(broker, GROUP)
+    consumer = ParallelConsumer("t", group_id=GROUP, client=client, commit_interval=0.05)
+    async with consumer:
+        running = asyncio.create_task(consumer.run(nothing))
+        await until(lambda: not client.left)
+        await until(lambda: (committed(broker, P0), committed(broker, P1)) == (1, 1))
+        assert consumer.stats().failed_commits == 3
         consumer.stop()
         await running
 

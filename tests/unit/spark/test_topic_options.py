@@ -86,6 +86,17 @@ def test_what_breaks_the_order_of_keys_is_refused_unless_no_order_is_wanted(opti
 
 
 @pytest.mark.parametrize(
+    ("option", "meant"),
+    [("failOnDataLos", "failOnDataLoss"), ("minPartition", "minPartitions"), ("groupIdPrefx", "groupIdPrefix")],
+)
+def test_an_option_that_spark_would_ignore_is_refused_if_it_is_like_a_known_one(option: str, meant: str) -> None:
+    """Others may be options of a newer Spark."""
+    with pytest.raises(ConfigurationError, match=rf"{option}='false': .*no such option; did you mean '{meant}'?"):
+        told(options={option: False})
+    assert told(options={"somethingNew": 1, "kafka.fetch.min.bytes": 1})["somethingNew"] == "1"
+
+
+@pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"topics": "raw,weather"}, r'topics=.*\["flights", "weather"\]'),
