@@ -527,7 +527,9 @@ async def test_a_stop_meanwhile_ends_it_with_an_error_or_a_result(broker: InMemo
                 assert complete(broker)(0)
 
 
-async def test_many_records_that_run_are_looked_for_together(broker: InMemoryBroker) -> None:
+async def test_many_records_that_run_are_looked_for_together(
+    broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each look walks all workers once: with a walk for each record, 4,000 of them blocked the event loop until the
     session was over."""
     produce(broker, [None] * 50)
@@ -547,6 +549,8 @@ async def test_many_records_that_run_are_looked_for_together(broker: InMemoryBro
         found = await consumer.skip(T0, *range(50))
         assert {(one.was, one.is_skipped) for one in found} == {("in flight", True)}
         assert walks < 5
+        (line,) = [one for one in caplog.records if getattr(one, "action", "") == "skip_requested"]
+        assert line.getMessage().endswith("18, 19 and 30 more")
         assert sorted(handler.cancelled) == list(range(50))
 
 

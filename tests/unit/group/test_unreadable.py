@@ -185,3 +185,27 @@ async def test_what_is_told_late_or_twice_moves_nothing(broker: InMemoryBroker) 
     assert (session.waits, session.unreadable, unreadable.skipped) == (True, other, 1)
     assert len(told) == 2
     unreadable.close()
+
+
+@pytest.mark.parametrize("case", ["held", "revoked", "resetting"])
+async def test_only_a_partition_that_is_still_held_is_read_again(broker: InMemoryBroker, case: str) -> None:
+    """One that was revoked may be assigned anew and further on, and a reset looks for another position: then the client
+    is not moved back."""
+    sought = list[int]()
+
+    class Client(InMemoryClient):
+        def seek(self, partition: TopicPartition, offset: int) -> None:
+            sought.append(offset)
+
+    assigned = AssignedPartitions(Scheduler(), Told(), Extensions())
+    session = assigned.begin(HELD, Generation(1, "m"))
+    session.opened = True
+    session.ledger = Ledger(4)
+    unreadable = UnreadablePartitions(Client(broker, "g"), assigned, (), lambda: None)
+    unreadable.found(UnreadableBatch(HELD, 4, 4, 7, "torn"), session)
+    if case == "revoked":
+        assigned.end(session)
+    session.resetting = case == "resetting"
+    await asyncio.sleep(31)
+    assert not session.waits
+    assert sought == ([4] if case == "held" else [])
