@@ -137,7 +137,7 @@ def test_outputs_that_never_come() -> None:
 
     with pytest.raises(HandlerNotStopped) as raised:
         consumer.run_sync(handle)
-    assert "in handle" in raised.value.stack.splitlines()[0]
+    assert "in handle" in raised.value.stack
     assert "in deaf" in raised.value.stack
 
 
@@ -153,7 +153,7 @@ def test_a_batch() -> None:
     with pytest.raises(HandlerNotStopped) as raised:
         consumer.run_sync(handle)
     assert raised.value.record.offset == 0
-    assert "in handle" in raised.value.stack.splitlines()[0]
+    assert "in handle" in raised.value.stack
 
 
 def test_what_else_it_has_failed_with_is_the_cause() -> None:
