@@ -7,7 +7,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from aioparallel.group.arrivals import Arrival, Arrivals
+from aioparallel.group.arrivals import Arrival, Arrivals, arrival_of
+from aioparallel.group.assignment import Assignment
+from aioparallel.records.record import Record, TopicPartition
 
 STEP = st.one_of(
     st.tuples(st.just("write"), st.integers(1, 5)),
@@ -61,3 +63,14 @@ def test_a_log_that_lost_its_tail() -> None:
     arrivals.read(10, 2.0, 0)
     arrivals.read(5, 3.0, 0)
     assert [arrivals.of(offset) for offset in (4, 5, 12)] == [Arrival(1.0, -math.inf), *[Arrival(3.0, -math.inf)] * 2]
+
+
+def test_the_arrival_of_a_record_is_that_in_its_assignment() -> None:
+    """Nothing is known of a record that no assignment has read: it came by now."""
+    assignment, record, other = Assignment(TopicPartition("t", 0)), Record("t", 0, 7), Record("t", 0, 7)
+    record._source = assignment
+    assert arrival_of(record).absent == -math.inf
+    assignment.arrivals = Arrivals()
+    assignment.arrivals.read(5, 1.0, 0)
+    assert arrival_of(record) == Arrival(1.0, -math.inf)
+    assert arrival_of(other).seen > 1_000_000_000

@@ -672,7 +672,7 @@ async def test_a_cancellation_that_a_hook_raises_itself_is_an_error() -> None:
         async def close(self) -> None:
             raise asyncio.CancelledError
 
-    with pytest.raises(WorkCancelled):
+    with pytest.raises(WorkCancelled, match="a hook of an extension"):
         async with consumer_of(broker_of(), Odd(), until="end") as consumer:
             await consumer.run(nothing)
 
