@@ -63,5 +63,6 @@ def refuses_unknown(
 
 
 def refuses_others(function: Taker) -> Taker:
-    """A decorator for a function without ``**options``: a keyword that is no parameter raises ConfigurationError."""
-    return refuses_unknown(list(inspect.signature(function).parameters))(function)
+    """A decorator for a function or method without ``**options``: a keyword that is no parameter raises
+    ConfigurationError."""
+    return refuses_unknown([name for name in inspect.signature(function).parameters if name != "self"])(function)

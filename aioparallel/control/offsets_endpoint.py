@@ -23,6 +23,7 @@ from typing import Final
 
 from aioparallel.config.extension import ConsumerContext, Extension
 from aioparallel.config.security.secret import Hidden
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.observe.http_server import JSON, Answer, HttpServer, Request, Route
 from aioparallel.observe.metrics.serving import cannot_listen, checked_address
 from aioparallel.records.errors import AioparallelError, ConfigurationError
@@ -57,6 +58,7 @@ class OffsetsEndpoint(Extension):
     It listens while the consumer runs. Raises ConfigurationError, at the start also if the port is in use.
     """
 
+    @refuses_others
     def __init__(self, port: int, token: str, *, host: str = "127.0.0.1") -> None:
         port, host = checked_address(port, host)
         self._token = _checked_token(token).encode()

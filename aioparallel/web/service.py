@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, Generic, Literal, Self, cast
 
 from aioparallel.config.handling import check_choice
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.handlers.stack import Handlers, HandlersOf, check_handlers
 from aioparallel.observe.health import Health
@@ -52,6 +53,7 @@ class ConsumerService(Generic[K_co, V_co]):
     called in any thread. Raises ConfigurationError.
     """
 
+    @refuses_others
     def __init__(
         self,
         make_consumer: Callable[[], ParallelConsumer[K_co, V_co]],

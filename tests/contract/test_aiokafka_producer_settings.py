@@ -36,7 +36,7 @@ def settings(
         ("value_serializer", str, "give the bytes"),
         ("loop", None, "leave it out"),
         ("api_version", "auto", "leave it out"),
-        ("compresion_type", "gzip", "no such option; it has "),
+        ("compresion_type", "gzip", "no such option; did you mean 'compression_type'?"),
         ("compression_type", "rar", "gzip, snappy, lz4, zstd"),
         ("max_batch_size", 0, "bytes, 1 to 2,147,483,647"),
         ("max_request_size", "1", "bytes, 1 to 2,147,483,647"),

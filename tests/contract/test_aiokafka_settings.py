@@ -47,6 +47,7 @@ async def built(**options: object) -> Consumer:
         ("value_deserializer", bytes, "decode record.value in the handler"),
         ("fetch_max_bites", 1, "aiokafka has no such option; did you mean 'fetch_max_bytes'?"),
         ("max_poll_record", 1, "did you mean 'max_poll_records'? Do not set that one either: leave it out, use max_bu"),
+        ("linger_ms", 5, "it is an option of the producer: use producing=Producing(client_options=...)"),
         ("nope", 1, "aiokafka has no such option; it has .*fetch_max_bytes"),
         ("isolation_level", "serializable", '"read_uncommitted" or "read_committed"'),
         ("partition_assignment_strategy", [], "exactly one assignor"),

@@ -165,7 +165,7 @@ def _is_named(error: str, letter: Letter) -> bool:
     the last line of its traceback the one that defines it."""
     stored = letter.last.type
     name = stored.rpartition(".")[2]
-    if error in {stored, name}:
+    if error in {stored, name} or (stored, error) == (f"aioparallel.errors.{name}", f"aioparallel.{name}"):
         return True
     in_traceback = rf"^{re.escape(error)}(?::|$)"
     return error.rpartition(".")[2] == name and re.search(in_traceback, letter.traceback, re.MULTILINE) is not None

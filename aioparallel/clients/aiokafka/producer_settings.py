@@ -19,7 +19,7 @@ from aioparallel.clients.aiokafka.settings import built, check_servers, option_n
 from aioparallel.clients.producing.topic import Partitioner
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["MAX_BATCH_SIZE", "ProducerSettings"]
+__all__ = ["MAX_BATCH_SIZE", "ProducerSettings", "check_producers_connection"]
 
 MAX_BATCH_SIZE: Final = 64 * 1024
 """Largest batch in bytes; aiokafka's default is 16 KiB."""
@@ -47,6 +47,14 @@ _PRODUCING: Final = frozenset({"compression_type", "linger_ms", "max_batch_size"
 """Options for the producer rather than its connections."""
 
 _CODECS: Final = (None, "gzip", "snappy", "lz4", "zstd")
+
+
+def check_producers_connection(client_options: Mapping[str, object]) -> None:
+    """Raise ConfigurationError for the name of an option that a producer's connections do not have. How it produces is
+    said in ``Producing``."""
+    elsewhere = dict.fromkeys(_PRODUCING, "use producing=Producing(client_options=...)")
+    known = option_names(AIOKafkaProducer) | {REBOOTSTRAP_AFTER}
+    GivenOptions(client_options, lambda _name: "client_options").names(known, {**_OURS, **elsewhere})
 
 
 class ProducerSettings:

@@ -23,20 +23,26 @@ from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["ConsumerSettings", "built", "check_servers", "connection_options", "option_names"]
 
+_PRODUCERS: Final = "it is an option of the producer: use producing=Producing(client_options=...)"
 _OURS: Final[Mapping[str, str]] = {
-    "acks": "leave it out, it is an option of Producing, and always all there",
+    "acks": "leave it out, the producer's is always all",
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
     "auto_commit_interval_ms": "leave it out, offsets are committed as records are completed",
     "auto_offset_reset": "use auto_offset_reset of the consumer",
+    "compression_type": _PRODUCERS,
     "bootstrap_servers": "use bootstrap_servers of the consumer",
     "consumer_timeout_ms": "leave it out, nothing polls",
     "enable_auto_commit": "leave it out, offsets are committed as records are completed",
     "group_id": "use group_id of the consumer",
     "heartbeat_interval_ms": "use heartbeat_interval (seconds)",
     "key_deserializer": "leave it out, decode record.key in the handler",
+    "linger_ms": _PRODUCERS,
     "loop": "leave it out, the consumer runs on the loop that starts it",
+    "max_batch_size": _PRODUCERS,
     "max_poll_interval_ms": "leave it out, a slow handler does not cost the membership; use a handler timeout",
     "max_poll_records": "leave it out, use max_buffered",
+    "max_request_size": _PRODUCERS,
+    "partitioner": _PRODUCERS,
     "rebalance_timeout_ms": "use rebalance_timeout (seconds)",
     "session_timeout_ms": "use session_timeout (seconds)",
     "value_deserializer": "leave it out, decode record.value in the handler",

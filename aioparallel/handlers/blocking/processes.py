@@ -18,6 +18,7 @@ from types import FunctionType, TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar, cast, overload
 
 from aioparallel.config.handling import check_count
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.handlers.blocking.children import Child
 from aioparallel.handlers.blocking.crossing import NamedFunction, Wrapping, returned
 from aioparallel.handlers.blocking.main_guard import is_importing_main, refuse_in_import_of_main
@@ -46,6 +47,7 @@ def in_processes(
 ) -> InProcesses[T, R]: ...
 @overload
 def in_processes(*, processes: int | None = None, max_tasks: int = 0) -> _Decorator: ...
+@refuses_others
 def in_processes(
     handler: Callable[[T], R] | None = None, *, processes: int | None = None, max_tasks: int = 0
 ) -> InProcesses[T, R] | _Decorator:

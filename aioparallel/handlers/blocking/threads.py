@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar, overload
 
 from aioparallel.config.handling import check_count
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.handlers.blocking.calls import BlockingCall
 from aioparallel.handlers.blocking.plain_functions import check_plain_handler, name_of
 from aioparallel.handlers.blocking.thread_pool import BlockingStats, CallRunner, ThreadPool
@@ -31,6 +32,7 @@ class _Decorator(Protocol):
 def in_threads(handler: Callable[[T], R], *, threads: int = 100) -> InThreads[T, R]: ...
 @overload
 def in_threads(*, threads: int = 100) -> _Decorator: ...
+@refuses_others
 def in_threads(handler: Callable[[T], R] | None = None, *, threads: int = 100) -> InThreads[T, R] | _Decorator:
     """Turn a plain function that blocks into a handler that runs it in threads. Also as ``@in_threads(threads=20)``.
 

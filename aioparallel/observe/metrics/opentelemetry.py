@@ -17,6 +17,7 @@ from functools import partial
 from time import monotonic
 from typing import Any, Final
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.missing_extra import missing_extra
 
 try:
@@ -101,6 +102,7 @@ class OpenTelemetryMetrics(Measurements[_Recorded]):
     attributes go on from there. Raises ConfigurationError.
     """
 
+    @refuses_others
     def __init__(
         self,
         consumer: str = "",

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Final
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.missing_extra import missing_extra
 
 try:
@@ -53,6 +54,7 @@ class PrometheusMetrics(Measurements[Distribution]):
     any thread. Raises ConfigurationError.
     """
 
+    @refuses_others
     def __init__(
         self,
         consumer: str = "",

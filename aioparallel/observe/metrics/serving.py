@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.observe.health import Health
 from aioparallel.observe.http_server import JSON, PLAIN, Answer, HttpServer, Request, Route
 from aioparallel.records.errors import ConfigurationError
@@ -106,6 +107,7 @@ def checked_address(port: object, host: object) -> tuple[int, str]:
     return port, host
 
 
+@refuses_others
 def serve_metrics(
     port: int, *consumers: HasHealth, host: str = "127.0.0.1", registry: CollectorRegistry | None = None
 ) -> MetricsServer:

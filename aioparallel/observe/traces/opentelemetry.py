@@ -32,6 +32,7 @@ except ImportError as error:
 
 from aioparallel.config.extension import ConsumerContext, Extension, PartitionState
 from aioparallel.config.handling import check_choice
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.handlers.stack import collect
 from aioparallel.observe.traces.contexts import Contexts, NotSampled
 from aioparallel.observe.traces.new_traces import NewTraces
@@ -113,6 +114,7 @@ class OpenTelemetryTraces(Extension):
     decides. Raises ConfigurationError.
     """
 
+    @refuses_others
     def __init__(
         self,
         *,

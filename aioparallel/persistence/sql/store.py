@@ -16,6 +16,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine
 from sqlalchemy.pool import QueuePool, StaticPool
 
 from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.delivery.outputs import outputs_in
 from aioparallel.delivery.producer import Producer, sent
 from aioparallel.engine.sources import Source
@@ -76,6 +77,7 @@ class SqlStore(Extension):
     of the tables; None: the default of the connections.
     """
 
+    @refuses_others
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not isinstance(cast("object", engine), AsyncEngine):
             raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")

@@ -8,10 +8,12 @@ from types import TracebackType
 from typing import Self
 
 from aioparallel.clients import AiokafkaProducer
+from aioparallel.clients.aiokafka.producer_settings import check_producers_connection
 from aioparallel.config.callables import check_interface
 from aioparallel.config.options import Options, checked_text
 from aioparallel.config.policies import Producing
 from aioparallel.config.security import Security
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.delivery.producer import Producer, SentOutput
 from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.queues.priority.names import check_priorities, priority_topic
@@ -33,13 +35,14 @@ class PriorityProducer:
     ``bootstrap_servers``: ``"host:port"``, several separated by commas.
     ``producing``: how records are produced, see :class:`~aioparallel.Producing`.
     ``security``: TLS and login, see :class:`~aioparallel.Security`.
-    ``client_options``: passed on to aiokafka.
+    ``client_options``: options of the connections, by aiokafka's names: TLS, SASL, ``client_id``, timeouts.
     ``connect_timeout``: seconds for connecting.
     ``producer``: another producing client in place of aiokafka's, e.g. an ``InMemoryProducer``.
 
     Handlers do not need one: they return ``Outgoing(priority_topic("jobs", 2), ...)``. Raises ConfigurationError.
     """
 
+    @refuses_others
     def __init__(
         self,
         *,
@@ -60,6 +63,7 @@ class PriorityProducer:
             client_options={} if client_options is None else client_options,
             connect_timeout=connect_timeout,
         )
+        check_producers_connection(options.client_options)
         if producer is not None:
             check_interface(producer, "producer", Producer)
         self._producer: Producer = producer or AiokafkaProducer(

@@ -20,10 +20,14 @@ from aioparallel import (
     State,
     Transactions,
     batches,
+    in_processes,
+    in_threads,
     parallel_map,
 )
 from aioparallel.config.handling import Handling
 from aioparallel.http import Cache, http_handler
+from aioparallel.observe.metrics import PrometheusMetrics
+from aioparallel.persistence.sql import SqlStore
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer
 from aioparallel.records.errors import ConfigurationError
@@ -57,6 +61,10 @@ def put(item: Any) -> Any: ...
             {"max_concurency": 3},
             "did you mean 'max_concurrency'?",
         ),
+        (lambda **o: in_threads(put, **o), {"thread": 3}, "thread=3: .* did you mean 'threads'?"),
+        (lambda **o: in_processes(put, **o), {"process": 3}, "did you mean 'processes'?"),
+        (lambda **o: SqlStore(None, **o), {"prefx": "a"}, "did you mean 'prefix'?"),  # type: ignore[arg-type]
+        (PrometheusMetrics, {"bucket": ()}, "did you mean 'buckets'?"),
         (lambda **o: KmqConsumer("t", group_id="g", **o), {"leas": 3}, "leas=3: .* did you mean 'lease'?"),
         (lambda **o: KmqConsumer("t", group_id="g", **o), {"traker": True}, "did you mean 'tracker'?"),
         (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from typing import Any
 
 import pytest
 
@@ -67,3 +69,18 @@ def test_priorities_are_checked() -> None:
     """When it is made."""
     with pytest.raises(ConfigurationError, match="priorities"):
         PriorityProducer(priorities=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"client_options": {"security_protocl": "SASL_SSL"}}, "did you mean 'security_protocol'?"),
+        ({"client_options": {"compression_type": "gzip"}}, "use producing=Producing(client_options=...)"),
+        ({"client_options": {"nonsense": 1}}, "aiokafka has no such option; it has "),
+        ({"bootstrap_server": "host:9092"}, "did you mean 'bootstrap_servers'?"),
+    ],
+)
+def test_options_that_a_producer_does_not_have_are_refused(options: dict[str, Any], says: str) -> None:
+    """A misspelled protocol would send records in plain text."""
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        PriorityProducer(priorities=3, **options)
