@@ -82,7 +82,7 @@ class GroupContext(NamedTuple):
     scheduler: Scheduler
     assignments: Callable[[], Collection[Assignment]]
     on_unblocked: Callable[[], None]
-    """Called when more records may start, because maps fit again."""
+    """Called when more records may be fetched and start, because maps fit again."""
     extensions: Extensions
     fatal: Callable[[BaseException], None]
     """Ends the run with this error."""

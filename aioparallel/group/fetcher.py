@@ -38,12 +38,17 @@ class Fetcher:
     requested: Collection[TopicPartition] = field(default=(), init=False)
     """Partitions that may bring records now."""
     _some_wait: bool = field(default=False, init=False)
+    _some_ready: bool = field(default=False, init=False)
+    """Some records were ready at the last plan."""
     _planned_starts: int = field(default=0, init=False)
 
     def nothing_starts(self) -> None:
         """Plan again if the partitions without a quota would wait for starts that do not come: no record can start now,
-        and some have started since the last plan."""
-        if self._some_wait and self._processor.scheduler.counters.taken_left < self._planned_starts:
+        and since the last plan some have started, or were found to be held back (paused, for example)."""
+        scheduler = self._processor.scheduler
+        if not self._some_wait or scheduler.has_ready:
+            return
+        if self._some_ready or scheduler.counters.taken_left < self._planned_starts:
             self._some_wait = False
             self.replan()
 
@@ -58,8 +63,9 @@ class Fetcher:
             plan = self._planner.plan(list(assignments.values()))
             self.state = plan.state
             self.requested = plan.quotas.keys()
-            self._processor.scheduler.counters.taken_left = self._planned_starts = plan.starts_until_next
-            self._some_wait = plan.some_wait
+            scheduler = self._processor.scheduler
+            scheduler.counters.taken_left = self._planned_starts = plan.starts_until_next
+            self._some_wait, self._some_ready = plan.some_wait, scheduler.has_ready
             if self._processor.has_batches:
                 self._input_ended(assignments.values(), plan)
             try:

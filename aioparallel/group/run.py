@@ -102,7 +102,7 @@ class GroupRun:
             options,
             scheduler,
             lambda: self._rebalancer.assignments.values(),  # noqa: PLW0108 - the assignment is made below
-            self._processor.notify,
+            self._changed,
             extensions,
             self._fail_at_end,
         )
