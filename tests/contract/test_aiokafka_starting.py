@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import re
+import struct
 import time
 from collections.abc import AsyncIterator
 
@@ -80,16 +82,43 @@ async def test_one_answering_server_is_enough(silent: str, embedded_broker: Embe
     await client.stop(5.0)
 
 
-async def test_a_broker_that_starts_a_little_later_is_waited_for() -> None:
-    """Containers start in any order, so the client retries until its timeout."""
+@pytest.mark.parametrize("beside_a_silent_one", [False, True])
+async def test_a_broker_that_starts_a_little_later_is_waited_for(silent: str, beside_a_silent_one: bool) -> None:
+    """Containers start in any order, so the client retries until its timeout. A server that hangs delays no other."""
     with EmbeddedBroker() as broker:
         broker.stop_broker()
-        client = AiokafkaClient(broker.bootstrap_servers, unique("group"))
+        servers = f"{silent},{broker.bootstrap_servers}" if beside_a_silent_one else broker.bootstrap_servers
+        client = AiokafkaClient(servers, unique("group"))
         starting = asyncio.create_task(client.start(60.0))
         await until(lambda: len(others()) > 1, what="the first attempt")
         broker.start_broker()
         await starting
         await client.stop(5.0)
+
+
+async def test_the_message_says_why_the_first_metadata_do_not_come(caplog: pytest.LogCaptureFixture) -> None:
+    """The broker answers, so "no answer" would be wrong. It is logged as well."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(asyncio.IncompleteReadError):
+            while size := int.from_bytes(await reader.readexactly(4)):
+                request = await reader.readexactly(size)
+                if request[:2] == b"\0\x12":  # ApiVersions: 0 of itself, 0 and 1 of Metadata
+                    body = struct.pack(">hi6h", 0, 2, 18, 0, 0, 3, 0, 1)
+                else:
+                    body = struct.pack(">3i", 0, -1, 0)  # no brokers, no controller, no topics
+                writer.write(struct.pack(">i", 4 + len(body)) + request[4:8] + body)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    address = "{}:{}".format(*server.sockets[0].getsockname())
+    before = others()
+    with pytest.raises(BrokerUnreachable, match=rf"within 3 s \({address}: it knows no brokers yet\)"):
+        await AiokafkaClient(address, "group").start(3.0)
+    assert [f"{address}: it knows no brokers yet" in one.getMessage() for one in caplog.records] == [True]
+    server.close()
+    await server.wait_closed()
+    await until(lambda: others() <= before, what="the end of all tasks")
 
 
 async def test_an_unreachable_broker_is_logged_occasionally(
@@ -130,6 +159,36 @@ async def test_a_cancelled_start_leaves_nothing_behind(silent: str) -> None:
         await starting
     await until(lambda: others() <= before, what="the end of all tasks")
     await client.stop(1.0)
+
+
+@pytest.mark.parametrize("hangs", [True, False])
+async def test_a_stop_ends_a_start(silent: str, embedded_broker: EmbeddedBroker, hangs: bool) -> None:
+    """At any moment of it. The start raises, and nothing remains."""
+    before = others()
+    for step in range(20):
+        client = AiokafkaClient(silent if hangs else embedded_broker.bootstrap_servers, unique("group"))
+        starting = asyncio.create_task(client.start(30.0))
+        await asyncio.wait({starting}, timeout=step / 1_000)
+        has_started, began = starting.done(), time.monotonic()
+        await asyncio.gather(client.stop(20.0), client.stop(20.0))
+        assert time.monotonic() - began < SLACK
+        assert has_started or step == 0 or starting.done()
+        if not has_started and starting.done():
+            with pytest.raises(ConsumerStateError, match="stopped while it started"):
+                await starting
+        starting.cancel()
+        await asyncio.wait({starting})
+        await until(lambda: others() <= before, what="the end of all tasks")
+
+
+async def test_two_starts_at_once_open_one_client(embedded_broker: EmbeddedBroker) -> None:
+    """The second is refused at once: its connections would be left open."""
+    client, before = AiokafkaClient(embedded_broker.bootstrap_servers, unique("group")), others()
+    one, two = await asyncio.gather(client.start(30.0), client.start(30.0), return_exceptions=True)
+    assert one is None
+    assert isinstance(two, ConsumerStateError)
+    await client.stop(5.0)
+    await until(lambda: others() <= before, what="the end of all tasks")
 
 
 async def test_a_start_cancelled_at_any_moment_leaves_no_connection(embedded_broker: EmbeddedBroker) -> None:

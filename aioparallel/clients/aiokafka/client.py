@@ -100,6 +100,7 @@ class AiokafkaClient:
             client_options=client_options or {},
         )
         self._running: _Running | None = None
+        self._starting: tuple[asyncio.Timeout, asyncio.Event] | None = None  # what stops a start, and its end
         self._membership: Membership | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._woken = False
@@ -111,8 +112,20 @@ class AiokafkaClient:
         return f"<AiokafkaClient {self._settings.bootstrap_servers} group {self._settings.group_id!r} {state}>"
 
     async def start(self, timeout: float) -> None:
-        if self._running is not None:
+        if self._running is not None or self._starting is not None:
             raise ConsumerStateError("the client is started already; use a new one")
+        ended = asyncio.Event()
+        try:
+            async with asyncio.timeout(None) as scope:
+                self._starting = scope, ended
+                self._running = await self._connected(timeout)
+        except TimeoutError:  # by stop(): connecting has its own deadline, and another error
+            raise ConsumerStateError("the client was stopped while it started; use a new one") from None
+        finally:
+            self._starting = None
+            ended.set()
+
+    async def _connected(self, timeout: float) -> _Running:
         settings = self._settings
         consumer = settings.build()
         heartbeat_timeout = max(_SHORTEST_HEARTBEAT_TIMEOUT, settings.session_timeout / 3)
@@ -133,7 +146,7 @@ class AiokafkaClient:
             settings.retry_backoff,
             closing=closing,
         )
-        self._running = self._set_up(consumer, broker_watch)
+        return self._set_up(consumer, broker_watch)
 
     def _set_up(self, consumer: Consumer, broker_watch: BrokerWatch) -> _Running:
         fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
@@ -167,6 +180,15 @@ class AiokafkaClient:
         return _Running(consumer, broker_watch, fetcher, coordinator, walk, offsets, watch, identity, watching)
 
     async def stop(self, timeout: float) -> None:
+        loop = asyncio.get_running_loop()
+        ends = loop.time() + timeout
+        if self._starting is not None:
+            scope, ended = self._starting
+            if not scope.expired():  # by another stop()
+                scope.reschedule(loop.time())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(ends):
+                    await ended.wait()
         running, self._running = self._running, None
         if self._membership is not None:
             self._membership.close()
@@ -176,8 +198,6 @@ class AiokafkaClient:
         for task in running.watching:
             task.cancel()
         running.identity.close()
-        loop = asyncio.get_running_loop()
-        ends = loop.time() + timeout
         try:
             await self._leave_while_joining(running, timeout / 5)
         finally:

@@ -19,6 +19,7 @@ from aioparallel.clients.aiokafka.eager_tasks import refuse_eager_tasks
 from aioparallel.clients.aiokafka.first_answer import cancel_all
 from aioparallel.clients.aiokafka.internals import Connections, Consumer
 from aioparallel.clients.aiokafka.log_noise import calm
+from aioparallel.clients.aiokafka.metadata_updates import no_metadata_because
 from aioparallel.clients.aiokafka.secure_connection import open_connection
 from aioparallel.clients.aiokafka.trust import explain_connection_error, look_at_port
 from aioparallel.records.errors import AuthenticationFailed, BrokerUnreachable
@@ -35,6 +36,8 @@ _OTHERS: Final = 2.0
 _FIRST_LOG: Final = 3.0
 _LOG_INTERVAL: Final = 10.0
 # Seconds until the first WARNING, and between two. A refused connection is retried ten times a second.
+
+_Attempt = asyncio.Task[tuple[str, Exception | None]]
 
 
 async def start_client(
@@ -60,7 +63,8 @@ async def start_client(
             await start()
     except TimeoutError as error:
         await close()
-        raise BrokerUnreachable(servers, timeout, str(error) or "no answer") from None
+        reason = no_metadata_because(connections) or str(error) or "no answer"
+        raise BrokerUnreachable(servers, timeout, reason) from None
     except BaseException:
         await close()
         raise
@@ -72,7 +76,7 @@ async def find_broker(
     """``host:port`` of the first bootstrap server that accepts a connection, including TLS and SASL.
 
     aiokafka tries one server after the other, for up to 40 s each, and does not say why they failed. Here all are tried
-    at once, again and again until the timeout: a broker may still be starting. A wrong password or an untrusted
+    at once, each again and again until the timeout: a broker may still be starting. A wrong password or an untrusted
     certificate is not retried.
 
     Raises TimeoutError with the last reason after ``timeout`` seconds. Raises AuthenticationFailed at once, and
@@ -85,50 +89,49 @@ async def find_broker(
     ends = loop.time() + timeout
     reason = "no answer"
     logs_at = loop.time() + _FIRST_LOG
-    while (left := ends - loop.time()) > 0:
-        attempts = {
-            asyncio.create_task(_try_server(host, port, options, left))
-            for host, port, _ in collect_hosts(bootstrap_servers)
-        }
-        try:
+    attempts: dict[tuple[str, int], _Attempt] = {}
+    try:
+        while (left := ends - loop.time()) > 0:
+            for host, port, _ in collect_hosts(bootstrap_servers):
+                if (host, port) not in attempts:
+                    attempts[host, port] = asyncio.create_task(_try_server(host, port, options, left))
             server, reason = await _first_open(attempts, options, turned_away, ends, reason)
             if server is not None:
                 return server
-        finally:
-            await cancel_all(attempts)
-        is_due = loop.time() >= logs_at
-        logs_at = loop.time() + _LOG_INTERVAL if is_due else logs_at
-        logger.log(
-            logging.WARNING if is_due else logging.DEBUG,
-            "No Kafka broker answers yet at %s (%s). Trying again for %.0f s",
-            bootstrap_servers,
-            reason,
-            max(0.0, ends - loop.time()),
-            extra={"action": "broker_unreachable", "bootstrap_servers": bootstrap_servers},
-        )
-        await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - loop.time())))
+            is_due = loop.time() >= logs_at
+            logs_at = loop.time() + _LOG_INTERVAL if is_due else logs_at
+            logger.log(
+                logging.WARNING if is_due else logging.DEBUG,
+                "No Kafka broker answers yet at %s (%s). Trying again for %.0f s",
+                bootstrap_servers,
+                reason,
+                max(0.0, ends - loop.time()),
+                extra={"action": "broker_unreachable", "bootstrap_servers": bootstrap_servers},
+            )
+            await asyncio.sleep(min(max(retry_backoff, 0.1), max(0.0, ends - loop.time())))
+    finally:
+        await cancel_all(attempts.values())
     raise TimeoutError(reason)
 
 
 async def _first_open(
-    attempts: Iterable[asyncio.Task[tuple[str, Exception | None]]],
+    attempts: dict[tuple[str, int], _Attempt],
     options: Mapping[str, object],
     turned_away: set[str],
     ends: float,
     reason: str,
 ) -> tuple[str | None, str]:
-    """The first server that accepts a connection; None and the reason if none does.
+    """The first server that accepts a connection; None and the reason once some have failed. These are removed from
+    ``attempts``: they are tried again while the others, which may hang, are still awaited.
 
     Raises AuthenticationFailed if one server failed permanently and no other accepted within two seconds."""
     loop = asyncio.get_running_loop()
     permanent: tuple[AuthenticationFailed, Exception] | None = None
-    pending = set(attempts)
-    while pending:
+    while attempts:
         left = None if permanent is None else max(0.0, ends - loop.time())
-        done, pending = await asyncio.wait(pending, timeout=left, return_when=asyncio.FIRST_COMPLETED)
-        if not done:
-            break
-        for server, failure in [task.result() for task in done]:
+        done, _ = await asyncio.wait(attempts.values(), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+        for address in [address for address, attempt in attempts.items() if attempt in done]:
+            server, failure = attempts.pop(address).result()
             if failure is None:
                 return server, reason
             found = await _permanent_failure(failure, server, options, turned_away, ends)
@@ -137,6 +140,8 @@ async def _first_open(
             if not isinstance(failure, TimeoutError) or reason == "no answer":
                 # The last attempt is short. Its timeout says less than an earlier reason.
                 reason = f"{server}: {_reason(failure)}"
+        if permanent is None or not done:
+            break
     if permanent is not None:
         raise permanent[0] from permanent[1]
     return None, reason

@@ -21,7 +21,7 @@ from aioparallel.clients.aiokafka.metadata_messages import Metadata, cluster_id_
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClusterChanged
 
-__all__ = ["REBOOTSTRAP_AFTER", "MetadataUpdates"]
+__all__ = ["REBOOTSTRAP_AFTER", "MetadataUpdates", "no_metadata_because"]
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +62,8 @@ class MetadataUpdates:
         self._rebootstrap_after = rebootstrap_after
         self._on_failure = on_failure
         self.failure: ClusterChanged | None = None
+        self.no_first = ""
+        """Why the first metadata have not come yet."""
         self._loop = asyncio.get_running_loop()
         self._last_update = self._loop.time() - _PAUSE
         self._without_since: float | None = None
@@ -77,11 +79,16 @@ class MetadataUpdates:
         connection open when it is cancelled.
 
         Raises ClusterChanged if only another cluster answers."""
+        began = self._loop.time()
         while (answer := await self._bootstrap.ask(Metadata([]))) is None:
             self._check_cluster()
             if self.failure is not None:
                 raise self.failure
+            self.no_first = self._bootstrap.reason
+            if (without := self._loop.time() - began) >= ROUND:
+                self._log_no_metadata(without)
             await asyncio.sleep(_PAUSE)
+        self.no_first = ""
         self._bootstrap.end_rest()
         self._connections.cluster.update_metadata(answer)
         self._connections._sync_task = asyncio.create_task(self._connections._md_synchronizer())
@@ -226,3 +233,9 @@ class MetadataUpdates:
             self._bootstrap.reason,
             extra={"action": "no_metadata"},
         )
+
+
+def no_metadata_because(connections: Connections) -> str:
+    """Why the first metadata of this client have not come; empty if they have, or are not asked for."""
+    updates = getattr(connections.bootstrap, "__self__", None)
+    return updates.no_first if isinstance(updates, MetadataUpdates) else ""
