@@ -171,9 +171,11 @@ class Intake:
         last = max(1, min(self.max_buffered // _LAST_PART, _LAST_AT_MOST))
         last_bytes = self.max_buffered_bytes // _LAST_PART
         bytes_left = self.max_buffered_bytes - size
-        # If nothing is buffered, one record may always come, however large it is.
+        # If nothing is buffered, one record may always come, however large it is. While bytes are left, one may come as
+        # well: a large record may have made the mean size larger than what is left, and without records it stays.
         by_bytes = max(1, self._records_in(bytes_left)) if bytes_left > 0 or not size else 0
-        common = min(by_count - last, self._records_in(bytes_left - last_bytes))
+        common_by_bytes = max(1, self._records_in(bytes_left - last_bytes)) if bytes_left > last_bytes else 0
+        common = min(by_count - last, common_by_bytes)
         whole = max(1, min(self.max_buffered - last, self._records_in(self.max_buffered_bytes - last_bytes)))
         full = f"full: max_buffered{'_bytes' if by_bytes < by_count else ''} reached"
         return _Capacity(min(by_count, by_bytes), common, whole, buffered, full)
@@ -194,7 +196,9 @@ class Intake:
         quotas: dict[TopicPartition, int] = {}
         # At most half of the buffer is reserved, even if all reserves together are larger.
         left = capacity.common
-        lent = max(0, left - min(wishes.reserved, capacity.whole // 2)) // len(borrowers) if borrowers else 0
+        lendable = max(0, left - min(wishes.reserved, capacity.whole // 2))
+        # At least one each: all of them together bring no more than ``most``.
+        lent = max(1, lendable // len(borrowers)) if borrowers and lendable else 0
         # If the loans are too small, partitions full of hot keys do not read on. Then the state is "full", although the
         # others have quotas.
         withheld = bool(borrowers) and lent < worth
@@ -202,7 +206,7 @@ class Intake:
             without += borrowers
         elif borrowers:
             quotas = dict.fromkeys([assignment.partition for assignment in borrowers], lent)
-            left -= lent * len(borrowers)
+            left = max(0, left - lent * len(borrowers))
         wanted = sum([missing for _, missing in below])
         equal = left if wanted <= left else max(1, left // len(below))
         for partition, missing in below:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 
+import pytest
+
 from aioparallel import Record
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import consumer_of, produce
@@ -60,3 +62,29 @@ async def test_a_map_that_fits_again_lets_a_partition_read_past_what_is_paused()
         await asyncio.sleep(1)
         produce(broker, [b"other"])
         await until(lambda: ended[b"other"], 60, lambda: consumer.stats().intake)
+
+
+@pytest.mark.parametrize("partitions", [1, 3])
+async def test_a_large_record_does_not_stop_small_ones_after_it(partitions: int) -> None:
+    """It makes the mean size larger than what is left of ``max_buffered_bytes`` beside paused records. So nothing would
+    come that makes it smaller."""
+    broker, ended = broker_with(t=partitions), Counter[bytes | None]()
+
+    async def handle(record: Record) -> None:
+        ended[record.key] += 1
+
+    def append(size: int, key: bytes) -> None:
+        for partition in range(partitions):
+            broker.append("t", bytes(size), key=key, partition=partition)
+
+    consumer = consumer_of(broker, max_buffered_bytes=1_000_000)
+    consumer.pause_keys("t", b"paused")
+    async with running(consumer, handle):
+        append(700_000, b"large")
+        await until(lambda: ended[b"large"] == partitions)
+        for _ in range(2):
+            append(300_000 // partitions // 2, b"paused")
+        await until(lambda: consumer.stats().buffered == 2 * partitions, 60, lambda: consumer.stats().intake)
+        append(10, b"other")
+        await until(lambda: ended[b"other"] == partitions, 60, lambda: consumer.stats().intake)
+        assert consumer.stats().buffered_bytes < 310_000
