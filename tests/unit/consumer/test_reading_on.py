@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
-from aioparallel import Record
+from aioparallel import Outgoing, Record
+from aioparallel.group.assignment import Assignment
+from aioparallel.group.intake import Intake, Plan
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.consuming import consumer_of, produce
 from tests.support.waiting import until
@@ -88,3 +91,25 @@ async def test_a_large_record_does_not_stop_small_ones_after_it(partitions: int)
         append(10, b"other")
         await until(lambda: ended[b"other"] == partitions, 60, lambda: consumer.stats().intake)
         assert consumer.stats().buffered_bytes < 310_000
+
+
+async def test_a_hot_key_takes_few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each of its records nothing is ready until the output is acknowledged. A plan takes time for each
+    partition."""
+    broker, ended, plans, plan = broker_with(t=100, out=1), list[int](), list[str](), Intake.plan
+
+    def counted(intake: Intake, assignments: Sequence[Assignment]) -> Plan:
+        found = plan(intake, assignments)
+        plans.append(found.state)
+        return found
+
+    async def handle(record: Record) -> Outgoing:
+        ended.append(record.offset)
+        return Outgoing("out", b"")
+
+    monkeypatch.setattr(Intake, "plan", counted)
+    produce(broker, [b"hot"] * 2_000)
+    async with running(consumer_of(broker, max_buffered=500), handle):
+        await until(lambda: len(ended) == 2_000)
+    assert plans.count("full: max_buffered reached") > 5
+    assert len(plans) < 300
