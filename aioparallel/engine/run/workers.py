@@ -301,7 +301,7 @@ class WorkerPool:
             return context.run(send, record)
 
         run_ready, idle, workers = scheduler.run_ready, self._idle, self._workers
-        reports = scheduler.reports
+        reports, turn = scheduler.reports, scheduler.turn
         while True:
             if self._slice <= 0 or loop_watch.overdue:
                 yield from self._end_slice().__await__()
@@ -326,7 +326,7 @@ class WorkerPool:
                 continue
             record, outcome = taken
             assert isinstance(record, Record)
-            worker.record, worker.since = record, began
+            worker.record, worker.since, started = record, began, turn.began
             taken = None  # or the garbage collector would have to visit it while the handler runs
             if type(outcome) is Ended:
                 self._slice -= perf_counter() - began
@@ -361,12 +361,12 @@ class WorkerPool:
             if attempted is not None:
                 if outcome is ENDED and not record._parks and not record._source.stopped:
                     scheduler.succeed(record, is_reported=True)
-                    reports.add(record, began)
+                    reports.add(record, started)
                     worker.record = worker.cancel_reason = None
                     continue
                 raised = outcome.error if type(outcome) is Ended else None
                 if type(raised) is not NotDue:  # no handler was called
-                    attempted((record,), 1, began, perf_counter() - began, raised)
+                    attempted((record,), 1, started, perf_counter() - started, raised)
             if outcome is ENDED:
                 scheduler.succeed(record)
             else:

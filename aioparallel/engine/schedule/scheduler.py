@@ -84,7 +84,7 @@ class Scheduler:
         """By name of a source, from its first record on."""
         self._turns = turns(slots, self.counters)
         self._line = self._turns.line
-        self._turn = Turn(self.counters, self.put_back, self._signals)
+        self.turn = Turn(self.counters, self.put_back, self._signals)
         self.reports = SuccessReports(self._signals)
         self.assembler = None if batchings is None else BatchAssembler(self._turns, self.counters, batchings)
         """None: there are no batch handlers, so each record has its own call."""
@@ -184,7 +184,7 @@ class Scheduler:
         source = turns.begin()
         try:
             if type(source) is not DueBatches and source.batching is None:
-                taken = self._turn.run(source, step, hand_over, most)
+                taken = self.turn.run(source, step, hand_over, most)
             else:
                 assert self.assembler is not None
                 found = self.assembler.take(source)
@@ -196,7 +196,7 @@ class Scheduler:
         finally:
             turns.end(source)
         if taken is not None and taken[1] is ENDED:
-            self._turn.report_taken(taken[0])
+            self.turn.report_taken(taken[0])
             self.succeed(taken[0])
             return None
         return taken
@@ -204,7 +204,7 @@ class Scheduler:
     def _run_by_itself(self, record: AnyRecord, step: Step) -> Taken:
         """Start a record that goes into no batch, although others of its source do."""
         self.counters.start(record)
-        self._turn.begin()
+        self.turn.begin()
         try:
             return record, step(record)
         except BaseException:
@@ -213,7 +213,7 @@ class Scheduler:
 
     def flush_counters(self) -> None:
         """Bring the counters up to date in the middle of a turn, because a handler may read them."""
-        self._turn.flush_counters()
+        self.turn.flush_counters()
         self.reports.flush()
 
     # -- outcomes ---------------------------------------------------------------------------------------

@@ -44,14 +44,15 @@ class Turn:
     """The current turn. A scheduler has one object for all its turns."""
 
     __slots__ = (
-        "_began",
         "_counters",
         "_current",
         "_ended",
         "_exact_turns",
         "_handed_over",
+        "_is_taken",
         "_put_back",
         "_signals",
+        "began",
         "source",
     )
 
@@ -65,9 +66,11 @@ class Turn:
         self._ended: list[AnyRecord] = []
         self._handed_over: list[AnyRecord] = []
         self._current: AnyRecord | None = None
-        # Only if it is measured: when the first record that is not counted yet was started.
-        self._began = 0.0
+        # Only if it is measured: when the first record that is not reported yet was started. After a turn: about when
+        # the record was started that the turn returned.
+        self.began = 0.0
         self._exact_turns = 0
+        self._is_taken = False
 
     # The hot path in one function: a call would be paid for each record.
     def run(  # noqa: C901, PLR0912, PLR0915
@@ -83,7 +86,7 @@ class Turn:
         ready, lanes, ended, counters = source.ready, source.lanes, self._ended, self._counters
         taken: Taken | None = None
         if self._signals.attempted is not None:
-            self._began = perf_counter()
+            self.began = perf_counter()
             if self._exact_turns:
                 self._exact_turns -= 1
                 most = _ONE
@@ -143,7 +146,9 @@ class Turn:
             raise
         self._current = None
         if ended or self._handed_over:
+            self._is_taken = taken is not None
             self.flush_counters()
+            self._is_taken = False
         self.source = None
         return taken
 
@@ -196,21 +201,24 @@ class Turn:
     def begin(self) -> None:
         """Note the time, if it is measured."""
         if self._signals.attempted is not None:
-            self._began = perf_counter()
+            self.began = perf_counter()
 
     def report_taken(self, record: AnyRecord) -> None:
         """Report a record whose handler has returned at once although it is counted as in flight."""
         if self._signals.attempted is not None:
-            self._signals.attempted((record,), 1, self._began, perf_counter() - self._began, None)
+            self._signals.attempted((record,), 1, self.began, perf_counter() - self.began, None)
 
     def _report(self) -> None:
-        """Report the records that are not counted yet. Their handlers ran one after the other."""
+        """Report the records that are not counted yet. Their handlers ran one after the other, and then, perhaps, the
+        first step of the record that the turn returns: it has its part of the time, so that none counts twice."""
         signals = self._signals
         if signals.attempted is not None:
-            began, self._began = self._began, perf_counter()
+            began, now = self.began, perf_counter()
             records = [*self._ended, *self._handed_over] if self._handed_over else self._ended
-            if self._began - began > _SLOW * len(records):
+            seconds = (now - began) / (len(records) + self._is_taken)
+            self.began = now - seconds if self._is_taken else now
+            if seconds > _SLOW:
                 self._exact_turns = _EXACT_TURNS
-            signals.attempted(records, len(records), began, (self._began - began) / len(records), None)
+            signals.attempted(records, len(records), began, seconds, None)
         if signals.completed is not None and self._ended:
             signals.completed(self._ended, EndState.SUCCEEDED.value)

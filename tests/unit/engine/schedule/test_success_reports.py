@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from aioparallel.engine.schedule import success_reports
+from aioparallel.config.handling import Ordering
+from aioparallel.engine.isolation import ENDED
+from aioparallel.engine.schedule import success_reports, turn
+from aioparallel.engine.schedule.scheduler import Scheduler
 from aioparallel.engine.schedule.success_reports import SuccessReports
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sources import Source
@@ -48,3 +51,26 @@ async def test_sixteen_are_reported_at_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert ended == [16, 4]
     await asyncio.sleep(0)
     assert ended == [16, 4]
+
+
+def test_no_time_of_a_turn_counts_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last record of a turn suspends. Its time begins where that of the others ends."""
+    now, found = 100.0, list[tuple[int, float]]()
+    monkeypatch.setattr(turn, "perf_counter", lambda: now)
+
+    def attempted(records: Sequence[Record[Any, Any]], calls: int, began: float, seconds: float, _: object) -> None:
+        assert began == 100.0
+        found.append((calls, seconds))
+
+    def step(record: Record[Any, Any]) -> object:
+        nonlocal now
+        now += 1
+        return ENDED if record.offset < 3 else "suspended"
+
+    scheduler, source = Scheduler(Ordering.UNORDERED, signals=Signals(attempted=attempted)), Source("one")
+    scheduler.admit(source, [Record("topic", 0, offset, None, None) for offset in range(5)])
+    taken = scheduler.run_ready(step, lambda record, ended: None, range(9))
+    assert taken is not None
+    assert taken[1] == "suspended"
+    assert found == [(3, 1.0)]
+    assert scheduler.turn.began == 103.0
