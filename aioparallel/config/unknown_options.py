@@ -11,17 +11,22 @@ from typing import Any, Final, TypeVar
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["meant", "no_such_option", "refuses_others", "refuses_unknown"]
+__all__ = ["is_secret", "meant", "no_such_option", "refuses_others", "refuses_unknown"]
 
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
-_SECRET: Final = "pass?w|secret|token"
+_SECRET: Final = "pass?w|passphrase|secret|token|jaas|private.?key"
 
 
 def meant(name: str, known: Collection[str], *, likeness: float = 0.6) -> str | None:
     """Return the known option that ``name`` is most like, or None if it is like none of them. ``likeness``: 0 to 1."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=likeness)
     return near[0] if near else None
+
+
+def is_secret(name: str) -> bool:
+    """Whether an option of this name may hold a secret, which messages must not show."""
+    return re.search(_SECRET, name.lower()) is not None
 
 
 def no_such_option(
@@ -35,7 +40,7 @@ def no_such_option(
 
     near = meant(name, known)
     hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(sorted(known))}"
-    shown = Hidden(value) if secret or re.search(_SECRET, name.lower()) else value
+    shown = Hidden(value) if secret or is_secret(name) else value
     return ConfigurationError(f"{of} {name}".lstrip(), shown, f"there is no such option; {hint}")
 
 
@@ -63,6 +68,11 @@ def refuses_unknown(
 
 
 def refuses_others(function: Taker) -> Taker:
-    """A decorator for a function or method without ``**options``: a keyword that is no parameter raises
+    """A decorator for a function, method or class without ``**options``: a keyword that is no parameter raises
     ConfigurationError."""
-    return refuses_unknown([name for name in inspect.signature(function).parameters if name != "self"])(function)
+    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+    if isinstance(function, type):
+        made: Any = function
+        made.__init__ = refuses_unknown(parameters, of=function.__name__)(made.__init__)
+        return function
+    return refuses_unknown(parameters)(function)

@@ -42,6 +42,7 @@ _LOG_PAUSE: Final = 60.0
 """Seconds between two log lines about wrong tokens."""
 
 
+@refuses_others
 class OffsetsEndpoint(Extension):
     """Lets ``aioparallel offsets skip --via`` skip single offsets while the consumer runs.
 
@@ -58,7 +59,6 @@ class OffsetsEndpoint(Extension):
     It listens while the consumer runs. Raises ConfigurationError, at the start also if the port is in use.
     """
 
-    @refuses_others
     def __init__(self, port: int, token: str, *, host: str = "127.0.0.1") -> None:
         port, host = checked_address(port, host)
         self._token = _checked_token(token).encode()

@@ -31,6 +31,7 @@ What they share::
 For pipelines, on the driver, imported on first use::
 
     topics.py      read_topic, write_topic, sink_options; headers.py: outgoing, source_headers
+    connector_options.py  checks their options; kafka_properties.py: the properties of Kafka's clients
     backfill.py    a stream's handler over a range or files; parquet_output.py: writes files at once
     connector_jars.py  kafka_jars: Spark's Kafka connector
     checks.py      check: whether a pipeline has what it needs, before it starts

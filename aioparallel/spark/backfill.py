@@ -20,11 +20,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from aioparallel.config.callables import is_async
 from aioparallel.config.handling import check_choice
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.errors import CheckFailed, ConfigurationError
 from aioparallel.spark.checks import check, other_partitions
+from aioparallel.spark.connector_options import READING, WRITING
 from aioparallel.spark.frame_inputs import check_frame, check_paths
 from aioparallel.spark.headers import ColumnOrName
-from aioparallel.spark.logs import cluster_of, offsets_at, survey
+from aioparallel.spark.logs import check_client_options, cluster_of, offsets_at, survey
 from aioparallel.spark.parquet_output import Mode, ParquetOutput
 from aioparallel.spark.topic_positions import Position, check_order, ending_options, starting_options
 from aioparallel.spark.topic_ranges import TopicRange
@@ -38,18 +40,37 @@ Path: TypeAlias = str | os.PathLike[str]
 
 _TIMEOUT: Final = 30.0
 """Seconds for each request to the cluster."""
-_SPLITS: Final = "splits a partition between tasks, so that records of one key overtake each other; leave it out"
-_REFUSED: Final[dict[str, str]] = {
-    "checkpointlocation": "leave it out: a backfill is a batch and has no checkpoint",
-    "kafka.isolation.level": "leave it out: a backfill reads committed records",
-    "maxoffsetspertrigger": "leave it out: a backfill reads all from starting to ending",
-    "maxrecordsperpartition": _SPLITS,
-    "minpartitions": _SPLITS,
-    "startingoffsetsbytimestampstrategy": "leave it out: a time after the last record gives no rows",
-}
-"""Options of Spark's source and sink that read_topic and write_topic have a parameter for, and a backfill does not."""
+_SPLITS: Final = "it splits a partition between tasks, so that records of one key overtake each other; leave it out"
+_COMMITTED: Final = "leave it out: a backfill reads committed records"
+_ALL: Final = "leave it out: a backfill reads all from starting to ending"
+_NO_ROWS: Final = "leave it out: a time after the last record gives no rows"
+_BATCH: Final = "leave it out: a backfill is a batch and has no checkpoint"
+_READING: Final = READING.refusing(
+    {
+        "isolation": _COMMITTED,
+        "kafka.isolation.level": _COMMITTED,
+        "keep_key_order": "leave it out: a backfill keeps the order of keys",
+        "maxOffsetsPerTrigger": _ALL,
+        "maxRecordsPerPartition": _SPLITS,
+        "minPartitions": _SPLITS,
+        "past_the_end": _NO_ROWS,
+        "per_trigger": _ALL,
+        "startingOffsetsByTimestampStrategy": _NO_ROWS,
+    },
+    ("bootstrap_servers", "client_options", "ending", "starting", "topics"),
+)
+_WRITING: Final = WRITING.refusing(
+    {
+        "checkpoint": _BATCH,
+        "checkpointLocation": _BATCH,
+        "queryName": "leave it out: a backfill is a batch and has no name",
+    },
+    ("bootstrap_servers", "client_options", "index", "same_partitions", "topic"),
+)
+"""What read_topic and write_topic have an argument for, and a backfill does not."""
 
 
+@refuses_others
 @dataclass(frozen=True)
 class FromTopic:
     """Records of one or more topics from ``starting`` up to, but without, ``ending``; columns as of :func:`read_topic`.
@@ -57,7 +78,7 @@ class FromTopic:
     ``starting``, ``ending``: "earliest" or "latest", a time, or offsets or times for all partitions; as in
     :func:`read_topic`. A partition without records that late gives no rows.
     ``options``: further options of Spark's source; ``client_options``: of aiokafka's consumer, which checks the topics.
-    A cluster with TLS or SASL needs both.
+    A cluster with TLS or SASL needs both. Raises ConfigurationError for wrong ones of both.
     """
 
     topics: str | Sequence[str]
@@ -67,7 +88,12 @@ class FromTopic:
     options: Mapping[str, object] | None = None
     client_options: Mapping[str, object] | None = None
 
+    def __post_init__(self) -> None:
+        _READING.check(self.options)
+        check_client_options(self.bootstrap_servers, self.client_options)
 
+
+@refuses_others
 @dataclass(frozen=True)
 class FromParquet:
     """Parquet files: one or more directories. Their rows have no order: if a handler needs the order of a key, put the
@@ -76,6 +102,7 @@ class FromParquet:
     paths: Path | Sequence[Path]
 
 
+@refuses_others
 @dataclass(frozen=True)
 class ToTopic:
     """A topic, written by :func:`write_topic`: at least once.
@@ -92,7 +119,12 @@ class ToTopic:
     options: Mapping[str, object] | None = None
     client_options: Mapping[str, object] | None = None
 
+    def __post_init__(self) -> None:
+        _WRITING.check(self.options)
+        check_client_options(self.bootstrap_servers, self.client_options)
 
+
+@refuses_others
 @dataclass(frozen=True)
 class ToParquet:
     """A directory of Parquet files. ``partition_by``: one or more columns that become directories.
@@ -112,6 +144,7 @@ class ToParquet:
     partition_by: str | Sequence[str] = ()
 
 
+@refuses_others
 def backfill(spark: SparkSession, source: FromTopic | FromParquet, *steps: Step, to: ToTopic | ToParquet) -> None:
     """Read ``source``, apply the steps, write the result to ``to``.
 
@@ -192,10 +225,6 @@ def _check_places(source: object, to: object) -> None:
         raise ConfigurationError("to", to, "must be ToTopic(...) or ToParquet(...)")
     if isinstance(to, ToParquet):
         check_choice("to mode", to.mode, get_args(Mode))
-    for place in (source, to):
-        for name, value in (place.options or {}).items() if isinstance(place, FromTopic | ToTopic) else ():
-            if name.lower() in _REFUSED:
-                raise ConfigurationError(f"options {name}", value, _REFUSED[name.lower()])
     if isinstance(source, FromTopic) and isinstance(to, ToTopic) and _is_circle(source, to):
         raise ConfigurationError(
             "to", to.topic, "is also read, and would have all of its records twice: name another topic"

@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeAlias
 import pyarrow as pa
 from pyarrow import fs
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 from aioparallel.spark.logs import survey
@@ -73,6 +74,7 @@ class CheckpointStatus:
     """Number of sources other than Kafka."""
 
 
+@refuses_others
 def checkpoint_status(
     checkpoint: str | os.PathLike[str],
     *,

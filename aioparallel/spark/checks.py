@@ -12,8 +12,10 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from pyspark.sql.types import StructType
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.jvm.java_runtime import MINIMUM_JAVA
-from aioparallel.records.errors import AioparallelError, CheckFailed
+from aioparallel.records.errors import AioparallelError, CheckFailed, ConfigurationError
+from aioparallel.spark.connector_options import READING
 from aioparallel.spark.logs import Log, survey
 from aioparallel.spark.samples import Sampled, misfits
 from aioparallel.spark.spark_session import connector_trouble, java_version, summary_of, task_slots
@@ -36,6 +38,7 @@ class Checked:
     """Tasks that run at once, in real-time mode; None: not checked."""
 
 
+@refuses_others
 def check(
     spark: SparkSession,
     *,
@@ -75,7 +78,7 @@ def check(
     checks.topics([*inputs, *others], client_options)
     if same_partitions:
         checks.same_partitions(inputs, others)
-    if has_connector and sample:
+    if checks.options(options) and has_connector and sample:
         for topic in inputs:
             checks.sample(topic, schema, sample, options or {})
     if real_time:
@@ -134,6 +137,15 @@ class _Check:
         for output in outputs:
             if output in counts and (sentence := other_partitions(output, counts[output], known)):
                 self.wrong.append(sentence)
+
+    def options(self, given: Mapping[str, object] | None) -> bool:
+        """Check the options of Spark's source. Returns whether they are right."""
+        try:
+            READING.check(given)
+        except ConfigurationError as error:
+            self.wrong.append(str(error))
+            return False
+        return True
 
     def sample(self, topic: str, schema: StructType | str | None, count: int, options: Mapping[str, object]) -> None:
         """Check that Spark reads the last records of a topic, and the schema their values."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import pyspark
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.sets import SPARK_KAFKA
 from aioparallel.records.errors import ConfigurationError
@@ -22,6 +23,7 @@ _CONNECTORS: Final[dict[tuple[int, int], JarSet]] = {(4, 2): SPARK_KAFKA, (4, 3)
 run with 4.3.0), though Spark does not guarantee it."""
 
 
+@refuses_others
 def kafka_jars(report: Callable[[str], None] = logger.info) -> list[str]:
     """Paths of the four jars (10 MB) with which Spark reads and writes Kafka; downloaded once with Maven.
 

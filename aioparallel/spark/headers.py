@@ -12,6 +12,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.source_headers import (
     SOURCE_DIGEST,
     SOURCE_INDEX,
@@ -30,6 +31,7 @@ _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _SOURCE: Final = (SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET, SOURCE_INDEX, SOURCE_DIGEST)
 
 
+@refuses_others
 def source_headers(
     headers: ColumnOrName | None = "headers",
     *,
@@ -71,6 +73,7 @@ def source_headers(
     return added if kept is None else F.concat(kept, added)
 
 
+@refuses_others
 def outgoing(
     *,
     key: ColumnOrName | None = "key",

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, types
 
 from aioparallel.config.callables import is_async
 from aioparallel.config.handling import check_count
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.rows import Unreadable
 from aioparallel.spark.schemas import BINARY_COLLATION, has_collation
@@ -180,6 +181,7 @@ def _quoted(name: str, columns: set[str]) -> str:
     return f"`{doubled}`" if name in columns else name
 
 
+@refuses_others
 def repartition_by_key(
     key: str | Sequence[str], *, order_by: str | Sequence[str] | None = None, partitions: int | None = None
 ) -> Callable[[DataFrame], DataFrame]:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.column import AsyncColumn
 from aioparallel.spark.operator import Operator
@@ -21,6 +22,7 @@ __all__ = ["run_locally"]
 _BATCH: Final = 100
 
 
+@refuses_others
 def run_locally(
     tried: Operator | AsyncColumn, rows: Iterable[Any], *, schema: str | StructType | None = None
 ) -> list[Any]:

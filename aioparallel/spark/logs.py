@@ -12,7 +12,7 @@ from aioparallel.records.record import TopicPartition
 if TYPE_CHECKING:
     from aioparallel.clients.aiokafka import AiokafkaClient
 
-__all__ = ["Log", "cluster_of", "offsets_at", "survey"]
+__all__ = ["Log", "check_client_options", "cluster_of", "offsets_at", "survey"]
 
 _GROUP: Final = "aioparallel-check"
 """The group id of the client. It does not join the group and commits nothing."""
@@ -26,6 +26,12 @@ class Log(NamedTuple):
 
     beginning: int
     end: int
+
+
+def check_client_options(bootstrap_servers: str, client_options: Mapping[str, object] | None) -> None:
+    """Raise ConfigurationError for options that aiokafka's consumer does not have or take. Connects to nothing."""
+    if client_options is not None:
+        _client(bootstrap_servers, client_options)
 
 
 def survey(
@@ -89,12 +95,9 @@ def _answer(
     ask: Callable[[AiokafkaClient], Awaitable[T]],
 ) -> T:
     """The answer to a question that is asked in a thread with its own event loop, as notebooks already run one."""
-    # Imported here, as executors import this package and need no Kafka client.
-    from aioparallel.clients.aiokafka import AiokafkaClient  # noqa: PLC0415
 
     async def run() -> T:
-        given = {"isolation_level": "read_committed", **(options or {})}
-        client = AiokafkaClient(servers, _GROUP, client_options=given)
+        client = _client(servers, options)
         try:
             await client.start(timeout)
             return await ask(client)
@@ -103,3 +106,11 @@ def _answer(
 
     with ThreadPoolExecutor(1, "aioparallel-survey") as thread:
         return thread.submit(asyncio.run, run()).result()
+
+
+def _client(servers: str, options: Mapping[str, object] | None) -> AiokafkaClient:
+    # Imported here, as executors import this package and need no Kafka client.
+    from aioparallel.clients.aiokafka import AiokafkaClient  # noqa: PLC0415
+
+    given = {"isolation_level": "read_committed", **(options or {})}
+    return AiokafkaClient(servers, _GROUP, client_options=given)

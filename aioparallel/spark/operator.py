@@ -206,6 +206,7 @@ def _are_hard(names: Sequence[str]) -> bool:
     return is_hard or len({name.lower() for name in names}) < len(names)
 
 
+@refuses_others
 def split(df: DataFrame) -> tuple[DataFrame, DataFrame]:
     """The rows that succeeded, and those that failed, of ``parallel_map(..., on_error="emit")``.
 

@@ -31,6 +31,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from rich.console import Console
 
 from aioparallel.config.handling import check_choice, check_time
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 from aioparallel.spark.progress_line import ProgressDisplay, Show
@@ -73,6 +74,7 @@ _EXIT_TIMEOUT: Final = 5.0
 _ENDED_KEPT: Final = 100
 
 
+@refuses_others
 class ProgressListener(StreamingQueryListener):
     """Listens to the streaming queries of a session: ``spark.streams.addListener(listener)``. For classic Spark and
     Spark Connect (in the client), from pyspark 4.2.

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from aioparallel.config.handling import Handling, check_choice
 from aioparallel.config.policies import RetryPolicy
+from aioparallel.config.unknown_options import refuses_others
 from aioparallel.engine.flow.sizes import Sized
 from aioparallel.engine.flow.work import Work
 from aioparallel.handlers.batches import Batch, BatchHandler
@@ -44,6 +45,7 @@ logger = logging.getLogger(__name__)
 _ADVICE: Final = 'the option on_error="skip" goes on without it'
 
 
+@refuses_others
 def register_sink(spark: SparkSession) -> None:
     """Register ``format("aioparallel")`` in this session.
 

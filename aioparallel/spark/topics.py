@@ -24,8 +24,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegralType, StringType, StructType
 
 from aioparallel.config.handling import check_choice, check_count
-from aioparallel.config.unknown_options import meant
+from aioparallel.config.unknown_options import no_such_option, refuses_others
 from aioparallel.records.errors import ConfigurationError
+from aioparallel.spark.connector_options import READING, READING_WITHOUT_ORDER, WRITING
 from aioparallel.spark.headers import ColumnOrName, outgoing
 from aioparallel.spark.row_names import TOPIC_COLUMNS, has_place
 from aioparallel.spark.spark_session import is_connect, naming_the_jars
@@ -38,44 +39,11 @@ __all__ = ["read_topic", "sink_options", "topic_names", "write_topic"]
 
 logger = logging.getLogger(__name__)
 
-_SPLITTING: Final = ("minpartitions", "maxrecordsperpartition")
-_READING: Final = {
-    "assign": "name the topics",
-    "endingoffsets": "use ending",
-    "endingoffsetsbytimestamp": "use ending",
-    "endingtimestamp": "use ending",
-    "includeheaders": "leave it out, headers always come",
-    "kafka.bootstrap.servers": "use bootstrap_servers",
-    "kafka.isolation.level": "use isolation",
-    "maxoffsetspertrigger": "use per_trigger",
-    "startingoffsets": "use starting",
-    "startingoffsetsbytimestamp": "use starting",
-    "startingoffsetsbytimestampstrategy": "use past_the_end",
-    "startingtimestamp": "use starting",
-    "subscribe": "name the topics",
-    "subscribepattern": "name the topics",
-}
-# https://spark.apache.org/docs/latest/streaming/structured-streaming-kafka-integration.html
-_SOURCE: Final = (
-    "failOnDataLoss",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-    "kafkaConsumer.pollTimeoutMs",
-    "maxRecordsPerPartition",
-    "maxTriggerDelay",
-    "minOffsetsPerTrigger",
-    "minPartitions",
-)
-_LIKENESS: Final = 0.85
-_WRITING: Final = {
-    "checkpointlocation": "use checkpoint",
-    "kafka.bootstrap.servers": "use bootstrap_servers",
-    "topic": "name the topic",
-}
-"""Spark's options (case-insensitive) that are refused in ``options``, and what to use instead."""
+_TRIGGERS: Final = ("availableNow", "continuous", "once", "processingTime", "realTime")
+"""Keywords of Spark's ``DataStreamWriter.trigger``."""
 
 
+@refuses_others
 def read_topic(
     spark: SparkSession,
     topics: str | Sequence[str],
@@ -106,7 +74,8 @@ def read_topic(
     ``keep_key_order``: True refuses ``minPartitions`` and ``maxRecordsPerPartition``. They let several tasks read a
     partition at once, and records of one key overtake each other (4,404 of 50,000 were out of order).
     ``options``: further options of Spark's source by their names: ``{"failOnDataLoss": False}``; consumer properties
-    with the prefix ``kafka.``. Spark assigns partitions itself and commits to no group.
+    with the prefix ``kafka.``. Spark assigns partitions itself and commits to no group. A misspelled name is refused; a
+    property that is like none of Kafka's own passes with a warning.
 
     Times are exact to the microsecond; timestamps of records are whole milliseconds.
 
@@ -115,10 +84,7 @@ def read_topic(
     beforehand.
     """
     names = topic_names(topics)
-    given = _given(options, _READING)
-    _refuse_misspelled(given)
-    if keep_key_order:
-        _refuse_splitting(given)
+    given = (READING if keep_key_order else READING_WITHOUT_ORDER).as_text(options)
     check_choice("isolation", isolation, ("read_committed", "read_uncommitted"))
     ours = {
         "kafka.bootstrap.servers": _servers(bootstrap_servers),
@@ -165,6 +131,7 @@ def write_topic(
 ) -> StreamingQuery: ...
 
 
+@refuses_others
 def write_topic(
     df: DataFrame,
     topic: str,
@@ -190,13 +157,16 @@ def write_topic(
     ``trigger``: of a stream: ``{"availableNow": True}``, ``{"processingTime": "10 seconds"}``,
     ``{"realTime": "5 minutes"}``. Default: the next micro-batch follows at once.
     ``query_name``: of a stream, for listeners and logs.
-    ``options``: further options of Spark's sink by their names; producer properties with the prefix ``kafka.``.
+    ``options``: further options of Spark's sink by their names; producer properties with the prefix ``kafka.``. A
+    misspelled name is refused, and so are ``kafka.acks`` other than ``all``, ``kafka.enable.idempotence`` other than
+    True and more than 5 ``kafka.max.in.flight.requests.per.connection``.
 
     At least once: after a failure a batch or micro-batch is partly written again; see :func:`source_headers`. It reads
     the frame's schema, so it cannot be used in query functions of declared pipelines: use :func:`sink_options` and
     :func:`outgoing` there. Raises ConfigurationError, and CheckFailed for a session without the connector.
     """
     sink = sink_options(topic, bootstrap_servers=bootstrap_servers, options=options)
+    _check_trigger(trigger)
     if df.isStreaming is not (checkpoint is not None):
         wanted = "a directory, to go on from after a restart" if checkpoint is None else "None, for a batch"
         raise ConfigurationError("checkpoint", checkpoint, f"must be {wanted}")
@@ -221,14 +191,24 @@ def write_topic(
     return query
 
 
+@refuses_others
 def sink_options(topic: str, *, bootstrap_servers: str, options: Mapping[str, object] | None = None) -> dict[str, str]:
     """Options of Spark's Kafka sink for declared pipelines: ``dp.create_sink(name, "kafka", sink_options(...))``.
 
-    ``options``: further options of Spark's sink; producer properties with the prefix ``kafka.``. Raises
-    ConfigurationError.
+    ``options``: as of :func:`write_topic`. Raises ConfigurationError.
     """
     (name,) = topic_names(topic)
-    return {**_given(options, _WRITING), "kafka.bootstrap.servers": _servers(bootstrap_servers), "topic": name}
+    return {**WRITING.as_text(options), "kafka.bootstrap.servers": _servers(bootstrap_servers), "topic": name}
+
+
+def _check_trigger(trigger: object) -> None:
+    if trigger is None:
+        return
+    if not isinstance(trigger, Mapping):
+        raise ConfigurationError("trigger", trigger, 'must be a dict, as in {"availableNow": True}')
+    for name, value in trigger.items():
+        if name not in _TRIGGERS:
+            raise no_such_option(str(name), value, _TRIGGERS, of="trigger")
 
 
 def _find_source(frame: DataFrame) -> None:
@@ -309,29 +289,6 @@ def _batch_options(
     return options
 
 
-def _refuse_splitting(given: Mapping[str, str]) -> None:
-    for name, value in given.items():
-        if name.lower() in _SPLITTING:
-            raise ConfigurationError(
-                f"options {name}",
-                value,
-                "splits a partition between tasks, so that records of one key overtake each other; leave it out, give "
-                "the topic more partitions, or set keep_key_order=False if order does not matter",
-            )
-
-
-def _refuse_misspelled(given: Mapping[str, str]) -> None:
-    """Spark ignores options that it does not know. Another name may be an option of a newer Spark, so only those that
-    are very like a known one are refused."""
-    known = {name.lower(): name for name in _SOURCE}
-    for name, value in given.items():
-        near = meant(name.lower(), known, likeness=_LIKENESS)
-        if near is not None and near != name.lower():
-            raise ConfigurationError(
-                f"options {name}", value, f"Spark's Kafka source has no such option; did you mean {known[near]!r}?"
-            )
-
-
 def topic_names(topics: str | Sequence[str]) -> list[str]:
     """One or more names as a list. Raises ConfigurationError."""
     given: object = topics
@@ -346,12 +303,3 @@ def _servers(bootstrap_servers: str) -> str:
     if not isinstance(given, str) or ":" not in given:
         raise ConfigurationError("bootstrap_servers", given, "must be host:port, several separated by commas")
     return given
-
-
-def _given(options: Mapping[str, object] | None, ours: Mapping[str, str]) -> dict[str, str]:
-    for name in options or ():
-        if name.lower() in ours:
-            raise ConfigurationError("options", name, ours[name.lower()])
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in (options or {}).items()
-    }

@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 OnFailure = Literal["not_ready", "exit"]
 
 
+@refuses_others
 class ConsumerService(Generic[K_co, V_co]):
     """One consumer, kept running for the length of an ``async with`` block.
 
@@ -53,7 +54,6 @@ class ConsumerService(Generic[K_co, V_co]):
     called in any thread. Raises ConfigurationError.
     """
 
-    @refuses_others
     def __init__(
         self,
         make_consumer: Callable[[], ParallelConsumer[K_co, V_co]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyspark
 import pytest
@@ -10,6 +11,7 @@ from pyspark.sql import SparkSession
 
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.connector_jars import kafka_jars
+from aioparallel.spark.kafka_properties import CLIENTS_VERSION, CONSUMER, PRODUCER
 
 
 @pytest.mark.spark
@@ -26,6 +28,20 @@ def test_a_session_with_the_jars_knows_kafka(spark: SparkSession) -> None:
         "timestampType",
         "headers",
     ]
+
+
+@pytest.mark.spark
+def test_properties_are_those_of_the_clients_in_the_jars(spark: SparkSession) -> None:
+    """Of consumer and producer, and of the admin client, with which the driver asks for offsets."""
+    java: Any = spark._jvm
+    clients = java.org.apache.kafka.clients
+    consumer, producer, admin = (
+        frozenset(kind.configNames())
+        for kind in (clients.consumer.ConsumerConfig, clients.producer.ProducerConfig, clients.admin.AdminClientConfig)
+    )
+    assert consumer | admin == CONSUMER
+    assert producer == PRODUCER
+    assert java.org.apache.kafka.common.utils.AppInfoParser.getVersion() == CLIENTS_VERSION
 
 
 @pytest.mark.spark

@@ -87,6 +87,7 @@ class _Recorded:
         self._histogram.record(value, self._attributes)
 
 
+@refuses_others
 class OpenTelemetryMetrics(Measurements[_Recorded]):
     """Metrics of one consumer for OpenTelemetry.
 
@@ -102,7 +103,6 @@ class OpenTelemetryMetrics(Measurements[_Recorded]):
     attributes go on from there. Raises ConfigurationError.
     """
 
-    @refuses_others
     def __init__(
         self,
         consumer: str = "",

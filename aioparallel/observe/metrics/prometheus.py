@@ -35,6 +35,7 @@ __all__ = ["PrometheusMetrics", "expose", "exposition"]
 Labels = tuple[tuple[str, str], ...]
 
 
+@refuses_others
 class PrometheusMetrics(Measurements[Distribution]):
     """Metrics of one consumer for Prometheus.
 
@@ -54,7 +55,6 @@ class PrometheusMetrics(Measurements[Distribution]):
     any thread. Raises ConfigurationError.
     """
 
-    @refuses_others
     def __init__(
         self,
         consumer: str = "",

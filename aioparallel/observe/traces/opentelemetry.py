@@ -97,6 +97,7 @@ class _Attempt:
         span.end(self.ended_at)
 
 
+@refuses_others
 class OpenTelemetryTraces(Extension):
     """Traces of one consumer for OpenTelemetry: a span for each attempt, output, dead letter and HTTP request.
 
@@ -114,7 +115,6 @@ class OpenTelemetryTraces(Extension):
     decides. Raises ConfigurationError.
     """
 
-    @refuses_others
     def __init__(
         self,
         *,

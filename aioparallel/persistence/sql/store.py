@@ -65,6 +65,7 @@ _GIVING_UP: Final = 2.0
 """Seconds after that for closing its connection."""
 
 
+@refuses_others
 class SqlStore(Extension):
     """Stores positions in a database: each record is marked complete in the transaction of its results.
 
@@ -77,7 +78,6 @@ class SqlStore(Extension):
     of the tables; None: the default of the connections.
     """
 
-    @refuses_others
     def __init__(self, engine: AsyncEngine, *, prefix: str = DEFAULT_PREFIX, schema: str | None = None) -> None:
         if not isinstance(cast("object", engine), AsyncEngine):
             raise ConfigurationError("SqlStore engine", engine, "must be an AsyncEngine: create_async_engine(...)")

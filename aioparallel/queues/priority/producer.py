@@ -23,6 +23,7 @@ from aioparallel.records.record import Outgoing, Produced, TopicPartition
 __all__ = ["PriorityProducer"]
 
 
+@refuses_others
 class PriorityProducer:
     """Sends records to topics of several priorities, see :class:`PriorityConsumer`.
 
@@ -42,7 +43,6 @@ class PriorityProducer:
     Handlers do not need one: they return ``Outgoing(priority_topic("jobs", 2), ...)``. Raises ConfigurationError.
     """
 
-    @refuses_others
     def __init__(
         self,
         *,

@@ -1,0 +1,188 @@
+"""The names of the properties of Kafka's Java clients, for options with the prefix ``kafka.``.
+
+Source: ``configNames()`` of ``ConsumerConfig``, ``ProducerConfig`` and ``AdminClientConfig`` in
+``org.apache.kafka:kafka-clients:3.9.2``, the version that Spark's Kafka connector 4.2.0 brings; newer ones from 4.0.0,
+4.1.0, 4.3.1 and 4.4.0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["CLIENTS_VERSION", "CONSUMER", "NEWER", "PRODUCER"]
+
+CLIENTS_VERSION: Final = "3.9.2"
+
+_BOTH: Final = (
+    "auto.include.jmx.reporter",
+    "bootstrap.servers",
+    "client.dns.lookup",
+    "client.id",
+    "connections.max.idle.ms",
+    "enable.metrics.push",
+    "interceptor.classes",
+    "metadata.max.age.ms",
+    "metadata.recovery.strategy",
+    "metric.reporters",
+    "metrics.num.samples",
+    "metrics.recording.level",
+    "metrics.sample.window.ms",
+    "receive.buffer.bytes",
+    "reconnect.backoff.max.ms",
+    "reconnect.backoff.ms",
+    "request.timeout.ms",
+    "retry.backoff.max.ms",
+    "retry.backoff.ms",
+    "sasl.client.callback.handler.class",
+    "sasl.jaas.config",
+    "sasl.kerberos.kinit.cmd",
+    "sasl.kerberos.min.time.before.relogin",
+    "sasl.kerberos.service.name",
+    "sasl.kerberos.ticket.renew.jitter",
+    "sasl.kerberos.ticket.renew.window.factor",
+    "sasl.login.callback.handler.class",
+    "sasl.login.class",
+    "sasl.login.connect.timeout.ms",
+    "sasl.login.read.timeout.ms",
+    "sasl.login.refresh.buffer.seconds",
+    "sasl.login.refresh.min.period.seconds",
+    "sasl.login.refresh.window.factor",
+    "sasl.login.refresh.window.jitter",
+    "sasl.login.retry.backoff.max.ms",
+    "sasl.login.retry.backoff.ms",
+    "sasl.mechanism",
+    "sasl.oauthbearer.clock.skew.seconds",
+    "sasl.oauthbearer.expected.audience",
+    "sasl.oauthbearer.expected.issuer",
+    "sasl.oauthbearer.header.urlencode",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.max.ms",
+    "sasl.oauthbearer.jwks.endpoint.retry.backoff.ms",
+    "sasl.oauthbearer.jwks.endpoint.url",
+    "sasl.oauthbearer.scope.claim.name",
+    "sasl.oauthbearer.sub.claim.name",
+    "sasl.oauthbearer.token.endpoint.url",
+    "security.protocol",
+    "security.providers",
+    "send.buffer.bytes",
+    "socket.connection.setup.timeout.max.ms",
+    "socket.connection.setup.timeout.ms",
+    "ssl.cipher.suites",
+    "ssl.enabled.protocols",
+    "ssl.endpoint.identification.algorithm",
+    "ssl.engine.factory.class",
+    "ssl.key.password",
+    "ssl.keymanager.algorithm",
+    "ssl.keystore.certificate.chain",
+    "ssl.keystore.key",
+    "ssl.keystore.location",
+    "ssl.keystore.password",
+    "ssl.keystore.type",
+    "ssl.protocol",
+    "ssl.provider",
+    "ssl.secure.random.implementation",
+    "ssl.trustmanager.algorithm",
+    "ssl.truststore.certificates",
+    "ssl.truststore.location",
+    "ssl.truststore.password",
+    "ssl.truststore.type",
+)
+"""Of consumer and producer."""
+
+_CONSUMER: Final = (
+    "allow.auto.create.topics",
+    "auto.commit.interval.ms",
+    "auto.offset.reset",
+    "bootstrap.controllers",
+    "check.crcs",
+    "client.rack",
+    "default.api.timeout.ms",
+    "enable.auto.commit",
+    "exclude.internal.topics",
+    "fetch.max.bytes",
+    "fetch.max.wait.ms",
+    "fetch.min.bytes",
+    "group.id",
+    "group.instance.id",
+    "group.protocol",
+    "group.remote.assignor",
+    "heartbeat.interval.ms",
+    "internal.leave.group.on.close",
+    "internal.throw.on.fetch.stable.offset.unsupported",
+    "isolation.level",
+    "key.deserializer",
+    "max.partition.fetch.bytes",
+    "max.poll.interval.ms",
+    "max.poll.records",
+    "partition.assignment.strategy",
+    "retries",
+    "session.timeout.ms",
+    "value.deserializer",
+)
+"""Of the consumer only, or of the admin client, with which Spark's driver asks for offsets."""
+
+_PRODUCER: Final = (
+    "acks",
+    "batch.size",
+    "buffer.memory",
+    "compression.gzip.level",
+    "compression.lz4.level",
+    "compression.type",
+    "compression.zstd.level",
+    "delivery.timeout.ms",
+    "enable.idempotence",
+    "key.serializer",
+    "linger.ms",
+    "max.block.ms",
+    "max.in.flight.requests.per.connection",
+    "max.request.size",
+    "metadata.max.idle.ms",
+    "partitioner.adaptive.partitioning.enable",
+    "partitioner.availability.timeout.ms",
+    "partitioner.class",
+    "partitioner.ignore.keys",
+    "retries",
+    "transaction.timeout.ms",
+    "transactional.id",
+    "value.serializer",
+)
+"""Of the producer only."""
+
+_NEWER: Final = (
+    "bootstrap.resolve.timeout.ms",
+    "buffer.memory.allocation.strategy",
+    "client.rack",
+    "config.providers",
+    "metadata.cluster.check.enable",
+    "metadata.recovery.rebootstrap.trigger.ms",
+    "partitioner.rack.aware",
+    "sasl.oauthbearer.allow.unverified.audience",
+    "sasl.oauthbearer.allow.unverified.issuer",
+    "sasl.oauthbearer.assertion.algorithm",
+    "sasl.oauthbearer.assertion.claim.aud",
+    "sasl.oauthbearer.assertion.claim.exp.seconds",
+    "sasl.oauthbearer.assertion.claim.iss",
+    "sasl.oauthbearer.assertion.claim.jti.include",
+    "sasl.oauthbearer.assertion.claim.nbf.seconds",
+    "sasl.oauthbearer.assertion.claim.sub",
+    "sasl.oauthbearer.assertion.file",
+    "sasl.oauthbearer.assertion.private.key.file",
+    "sasl.oauthbearer.assertion.private.key.passphrase",
+    "sasl.oauthbearer.assertion.template.file",
+    "sasl.oauthbearer.client.credentials.client.id",
+    "sasl.oauthbearer.client.credentials.client.secret",
+    "sasl.oauthbearer.jwt.retriever.class",
+    "sasl.oauthbearer.jwt.validator.class",
+    "sasl.oauthbearer.scope",
+    "share.acknowledgement.mode",
+    "share.acquire.mode",
+    "transaction.two.phase.commit.enable",
+)
+
+NEWER: Final = frozenset(_NEWER)
+"""Of consumer or producer of a newer version only."""
+
+CONSUMER: Final = frozenset([*_BOTH, *_CONSUMER])
+"""What Spark's source passes on."""
+PRODUCER: Final = frozenset([*_BOTH, *_PRODUCER])
+"""What Spark's sink passes on."""
