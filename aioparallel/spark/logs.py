@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from aioparallel.config.security.secret import Hidden
+from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 
 if TYPE_CHECKING:
@@ -112,5 +114,10 @@ def _client(servers: str, options: Mapping[str, object] | None) -> AiokafkaClien
     # Imported here, as executors import this package and need no Kafka client.
     from aioparallel.clients.aiokafka import AiokafkaClient  # noqa: PLC0415
 
-    given = {"isolation_level": "read_committed", **(options or {})}
-    return AiokafkaClient(servers, _GROUP, client_options=given)
+    address: object = servers
+    given: object = options or {}
+    if not isinstance(address, str):
+        raise ConfigurationError("bootstrap_servers", address, "must be host:port, several separated by commas")
+    if not isinstance(given, Mapping):
+        raise ConfigurationError("client_options", Hidden(given), 'must be a dict, as in {"client_id": "flights"}')
+    return AiokafkaClient(address, _GROUP, client_options={"isolation_level": "read_committed", **given})

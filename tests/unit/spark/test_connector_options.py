@@ -198,6 +198,10 @@ def test_a_place_of_a_backfill_is_checked_when_it_is_made() -> None:
             FromTopic("raw", SERVERS, options={name: 1})
         assert "use per_trigger" not in str(raised.value)
         assert "keep_key_order" not in str(raised.value)
+    with pytest.raises(ConfigurationError, match=r"client_options=<str>: must be a dict"):
+        FromTopic("raw", SERVERS, client_options="password")  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match=r"bootstrap_servers=5: must be host:port"):
+        FromTopic("raw", 5, client_options={})  # type: ignore[arg-type]
     FromTopic("raw", SERVERS, options={"failOnDataLoss": False}, client_options={"client_id": "a"})
     ToTopic("work", SERVERS, options={"kafka.linger.ms": 5}, client_options={"client_id": "a"})
 
