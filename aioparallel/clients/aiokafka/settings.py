@@ -25,7 +25,7 @@ __all__ = ["ConsumerSettings", "built", "check_servers", "connection_options", "
 
 _PRODUCERS: Final = "it is an option of the producer: use producing=Producing(client_options=...)"
 _OURS: Final[Mapping[str, str]] = {
-    "acks": "leave it out, the producer's is always all",
+    "acks": "leave it out, it is an option of Producing, and always all there",
     "api_version": "leave it out, aiokafka ignores it and asks each broker",
     "auto_commit_interval_ms": "leave it out, offsets are committed as records are completed",
     "auto_offset_reset": "use auto_offset_reset of the consumer",
