@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from typing import Final
 
 from aioparallel.cli.cluster import Cluster, connecting_options
 from aioparallel.cli.console import counted, say
 from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.group.client import Client
 from aioparallel.records.errors import ConfigurationError, TopicNotFound
 from aioparallel.records.record import TopicPartition
@@ -53,16 +54,12 @@ async def chosen_partitions(client: Client, topic: str, numbers: Collection[int]
     return wanted
 
 
-async def offset_ranges(
-    client: Client, partitions: Iterable[TopicPartition], leaderless: Collection[TopicPartition]
-) -> dict[TopicPartition, tuple[int, int]]:
-    """The first and the next offset of each log, without those that nobody can be asked about."""
-    asked = set(partitions).difference(leaderless)
-    if unknown := sorted(set(partitions).intersection(leaderless)):
+async def offset_ranges(admin: Admin, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the next offset of each log, without those that nobody can be asked about. Partitions that are
+    deleted meanwhile are left out."""
+    if not partitions:
+        return {}
+    if unknown := sorted(await admin.leaderless() & set(partitions)):
         what = f"{', '.join(map(str, unknown[:3]))}{', ...' if unknown[3:] else ''}"
         say(f"WARNING {counted(len(unknown), 'partition')} without a leader: the offsets of {what} are not counted")
-    if not asked:
-        return {}
-    beginnings = await client.beginning_offsets(asked, REQUEST_TIMEOUT)
-    ends = await client.written_end_offsets(asked, REQUEST_TIMEOUT)
-    return {partition: (beginnings[partition], ends[partition]) for partition in asked}
+    return await admin.log_ranges(partitions)

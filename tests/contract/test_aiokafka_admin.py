@@ -83,6 +83,24 @@ async def test_records_are_deleted_up_to_an_offset(local_kafka: LocalKafka) -> N
             await admin.delete_records({partition: 9})
 
 
+@real
+async def test_offsets_of_logs_beside_a_topic_that_is_deleted(local_kafka: LocalKafka) -> None:
+    """What is deleted after it was listed is left out, at once. aiokafka's own query would retry until its timeout."""
+    topic, deleted = unique("topic"), unique("deleted")
+    async with serving(local_kafka) as cluster, Admin(local_kafka.bootstrap_servers) as admin:
+        for name in (topic, deleted):
+            await cluster.create_topic(name, 2)
+        await cluster.produce(topic, [Produced(b"value") for _ in range(5)])
+        await admin.delete_records({TopicPartition(topic, 0): 3})
+        listed = [TopicPartition(name, number) for name in (topic, deleted) for number in range(2)]
+        assert (await admin.log_ranges(listed)).keys() == set(listed)
+        await admin.delete_topics(deleted)
+        began = time.monotonic()
+        found = await admin.log_ranges(listed)
+        assert time.monotonic() - began < 10
+    assert found == {TopicPartition(topic, 0): (3, 5), TopicPartition(topic, 1): (0, 0)}
+
+
 async def test_an_unreachable_cluster() -> None:
     """The error comes in time and names the servers and the reason. An invalid address is refused at once, and an admin
     that is not connected is an error."""

@@ -151,7 +151,7 @@ async def read_groups(
     assigned = {name: _members_by_partition(state) for name, (state, _) in found.items()}
     topics = {place.topic for name, (_, commits) in found.items() for place in (*commits, *assigned[name])} | {*also}
     exist = await to.client.partitions(topics, REQUEST_TIMEOUT) if topics else set()
-    ranges = await offset_ranges(to.client, exist, await to.admin.leaderless() if exist else ())
+    ranges = await offset_ranges(to.admin, exist)
     by_topic = grouped((place.topic, place) for place in sorted(ranges))
     views = []
     for name, (state, commits) in found.items():

@@ -124,7 +124,7 @@ async def current(one: Opened, partitions: Collection[TopicPartition]) -> dict[T
         raise Refused(f"{missing[0]} does not exist")
     # Positions before ends: a position that is above the end of its log is a finding.
     positions = await one.store.read(partitions)
-    ranges = await offset_ranges(one.to.client, partitions, await one.to.admin.leaderless())
+    ranges = await offset_ranges(one.to.admin, partitions)
     if missing := sorted(set(partitions) - ranges.keys()):
         raise Refused(f"{missing[0]} has no leader, so nobody can be asked about its log")
     return {

@@ -13,7 +13,7 @@ from rich.text import Text
 from aioparallel.cli.broker import NewTopic
 from aioparallel.cli.cluster import Cluster, connecting_options
 from aioparallel.cli.console import confirm, counted, make_console, plain_text, require_consent, say
-from aioparallel.cli.reading_client import REQUEST_TIMEOUT, offset_ranges, reading_client
+from aioparallel.cli.reading_client import REQUEST_TIMEOUT, offset_ranges
 from aioparallel.cli.topics.commands import Creating
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized, TopicNotFound
@@ -27,15 +27,13 @@ CREATE_TOPICS: Final = 19
 DELETE_TOPICS: Final = 20
 DESCRIBE_CONFIGS: Final = 32
 # Keys of requests in Kafka's protocol.
-_GROUP: Final = "aioparallel-topics"
-"""The client's group, which it never joins."""
 
 
 async def list_topics(where: Cluster, *, as_json: bool) -> None:
     """``aioparallel topics list``."""
-    async with _admin(where) as admin, reading_client(where, _GROUP) as client:
+    async with _admin(where) as admin:
         partitions = await admin.topics()
-        ranges = await offset_ranges(client, _partitions_of(partitions), await admin.leaderless())
+        ranges = await offset_ranges(admin, _partitions_of(partitions))
     rows = [(name, count, _offsets_in(ranges, name)) for name, count in sorted(partitions.items())]
     console = make_console()
     if as_json:
@@ -53,11 +51,10 @@ async def list_topics(where: Cluster, *, as_json: bool) -> None:
 
 async def describe_topic(topic: str, where: Cluster, *, as_json: bool) -> None:
     """``aioparallel topics describe``."""
-    async with _admin(where) as admin, reading_client(where, _GROUP) as client:
+    async with _admin(where) as admin:
         described = await admin.describe_topic(topic)
         configs = await _own_configs(admin, topic)
-        asked = {TopicPartition(topic, one.partition): one.leader < 0 for one in described}
-        ranges = await offset_ranges(client, asked, {partition for partition, has_none in asked.items() if has_none})
+        ranges = await offset_ranges(admin, [TopicPartition(topic, one.partition) for one in described])
     console = make_console()
     if as_json:
         for one in described:
@@ -113,9 +110,7 @@ async def delete_topics(names: Sequence[str], where: Cluster, *, yes: bool) -> N
         if missing := set(names) - exist.keys():
             raise TopicNotFound(missing, where.bootstrap_servers)
         if not yes:
-            async with reading_client(where, _GROUP) as client:
-                partitions = _partitions_of({name: exist[name] for name in names})
-                ranges = await offset_ranges(client, partitions, await admin.leaderless())
+            ranges = await offset_ranges(admin, _partitions_of({name: exist[name] for name in names}))
             which = ", ".join(f"{name} ({counted(_offsets_in(ranges, name), 'offset')})" for name in names)
             if not confirm(f"Delete {which}?"):
                 say("Nothing was done.")

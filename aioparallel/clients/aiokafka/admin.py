@@ -24,6 +24,7 @@ from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_afte
 from aioparallel.clients.aiokafka.connecting import start_client
 from aioparallel.clients.aiokafka.internals import ClusterView, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.clients.aiokafka.metadata import listed, log_ranges
 from aioparallel.clients.aiokafka.settings import check_servers, option_names
 from aioparallel.group.client import Committed
 from aioparallel.records.error_codes import ErrorCode
@@ -102,6 +103,13 @@ class Admin:
         cluster = await self._metadata()
         names = cluster.topics(exclude_internal_topics=True)
         return {name: len(cluster.partitions_for_topic(name) or ()) for name in names}
+
+    async def log_ranges(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, tuple[int, int]]:
+        """The first and the next offset of each log, after the records of open transactions as well. Left out are
+        partitions that do not exist any more, and those in :meth:`leaderless`."""
+        return await self._answer(
+            f"asking for the offsets of {listed(partitions)}", lambda: log_ranges(self._admin._client, partitions)
+        )
 
     async def leaderless(self) -> set[TopicPartition]:
         """The partitions of :meth:`topics` that have no leader, so that nothing can be asked about their logs."""

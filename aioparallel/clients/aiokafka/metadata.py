@@ -25,7 +25,9 @@ __all__ = [
     "cleanup_policy",
     "ends_at_leader",
     "keep_all_topics",
+    "listed",
     "log_offsets",
+    "log_ranges",
     "read_uncommitted",
     "topic_partitions",
 ]
@@ -34,6 +36,8 @@ T = TypeVar("T")
 
 _POLICY: Final = "cleanup.policy"
 _READ_UNCOMMITTED: Final = 0
+_LATEST: Final = -1
+_EARLIEST: Final = -2
 
 
 class WholeName:
@@ -115,6 +119,28 @@ async def ends_at_leader(
     }
 
 
+async def log_ranges(
+    connections: Connections, partitions: Collection[TopicPartition]
+) -> dict[TopicPartition, tuple[int, int]]:
+    """The first and the next offset of each log. Left out are partitions that do not exist, as those of a topic that is
+    deleted meanwhile, and partitions without a leader.
+
+    Raises LeaderNotAvailableError if a leader refuses one of them: the metadata are old, or a topic has just gone."""
+    cluster = await connections.fetch_all_metadata()
+    leaders = ((cluster.leader_for_partition(partition), partition) for partition in partitions)
+    by_leader = grouped((leader, partition) for leader, partition in leaders if leader is not None and leader >= 0)
+
+    async def ask(which: int) -> dict[TopicPartition, int]:
+        answers = [ends_at_leader(connections, leader, asked, which) for leader, asked in by_leader.items()]
+        return {partition: at for answer in await asyncio.gather(*answers) for partition, at in answer.items()}
+
+    begins, ends = await ask(_EARLIEST), await ask(_LATEST)
+    asked = {partition for some in by_leader.values() for partition in some}
+    if refused := asked.difference(begins.keys() & ends.keys()):
+        raise kafka.LeaderNotAvailableError(min(refused))
+    return {partition: (begins[partition], ends[partition]) for partition in asked}
+
+
 async def log_offsets(
     query: Callable[..., Awaitable[Mapping[TopicPartition, T]]],
     partitions: Collection[TopicPartition],
@@ -124,7 +150,7 @@ async def log_offsets(
     """The result of one of the fetcher's queries for these partitions, which aiokafka retries until the timeout.
     ``partitions``: with times, if it is a mapping."""
     asked = dict(partitions) if isinstance(partitions, Mapping) else list(partitions)
-    async with deadline(timeout, f"asking for {what} of {_listed(partitions)}"):
+    async with deadline(timeout, f"asking for {what} of {listed(partitions)}"):
         found = await query(asked, timeout * 1000)
     return {TopicPartition(*tp): offset for tp, offset in found.items()}
 
@@ -140,6 +166,7 @@ def _named(topics: Collection[str] | re.Pattern[str]) -> str:
     return f"topics like {topics.pattern!r}" if isinstance(topics, re.Pattern) else ", ".join(sorted(topics))
 
 
-def _listed(partitions: Collection[TopicPartition]) -> str:
+def listed(partitions: Collection[TopicPartition]) -> str:
+    """The first five of them, for a message."""
     first = ", ".join(str(TopicPartition(*tp)) for tp in sorted(partitions)[:5])
     return first if len(partitions) <= 5 else f"{first} and {len(partitions) - 5} more"
