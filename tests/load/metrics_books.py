@@ -40,7 +40,9 @@ class Book:
         """Running calls, and when they began, by ``perf_counter``."""
         self.failing: dict[Place, tuple[float, int]] = {}
         """Failed records without success so far: when they failed first, and how often."""
-        self._delayed: set[Place] = set()
+        self._delayed: dict[Place, Record[Any, Any]] = {}
+        """Records that wait after RetryLater. After a rebalance the same place is another record, whose call is a first
+        one."""
 
     def counted(self, handler: Handler) -> Handler:
         """The handler of single records, with its calls counted."""
@@ -74,13 +76,13 @@ class Book:
         """A call begins."""
         place = record.partition, record.offset
         self.began[record.partition].add(record.offset)
-        self.first += record.attempt == 1 and place not in self._delayed
+        self.first += record.attempt == 1 and self._delayed.get(place) is not record
         self.active[place] = time.perf_counter()
 
     def end(self, record: Record[Any, Any], error: BaseException | None = None) -> None:
         """It has ended."""
         place, now = (record.partition, record.offset), time.perf_counter()
-        self._delayed.discard(place)
+        self._delayed.pop(place, None)
         outcome = "succeeded"
         if error is not None:
             outcome = "delayed" if isinstance(error, RetryLater) else "failed"
@@ -88,7 +90,7 @@ class Book:
         self.calls[outcome] += 1
         self.seconds[outcome] += now - self.active.pop(place)
         if outcome == "delayed":
-            self._delayed.add(place)
+            self._delayed[place] = record
         elif outcome == "succeeded":
             self.failing.pop(place, None)
             self.succeeded[record.partition] += 1
