@@ -37,6 +37,8 @@ class ErrorCode(enum.IntEnum):
     NOT_ENOUGH_REPLICAS = 19
     NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
     ILLEGAL_GENERATION = 22
+    INCONSISTENT_GROUP_PROTOCOL = 23
+    """Among others: a group of this id has another type."""
     INVALID_GROUP_ID = 24
     UNKNOWN_MEMBER_ID = 25
     REBALANCE_IN_PROGRESS = 27
@@ -64,6 +66,7 @@ class ErrorCode(enum.IntEnum):
     """The leader's disk has failed; another broker will lead."""
     SASL_AUTHENTICATION_FAILED = 58
     UNKNOWN_PRODUCER_ID = 59
+    NON_EMPTY_GROUP = 68
     GROUP_ID_NOT_FOUND = 69
     LISTENER_NOT_FOUND = 72
     FENCED_LEADER_EPOCH = 74
@@ -80,11 +83,21 @@ class ErrorCode(enum.IntEnum):
     UNKNOWN_TOPIC_ID = 100
     INCONSISTENT_TOPIC_ID = 103
     FENCED_MEMBER_EPOCH = 110
+    UNRELEASED_INSTANCE_ID = 111
+    """Another member has the ``group.instance.id``, and has not left (KIP-848)."""
+    UNSUPPORTED_ASSIGNOR = 112
     STALE_MEMBER_EPOCH = 113
     TRANSACTION_ABORTABLE = 120
     """The transaction must be aborted; the producer may go on after that."""
+    INVALID_RECORD_STATE = 121
+    """A record of a share group is not locked for the member, or its lock cannot be renewed."""
+    SHARE_SESSION_NOT_FOUND = 122
+    INVALID_SHARE_SESSION_EPOCH = 123
+    FENCED_STATE_EPOCH = 124
+    INVALID_REGULAR_EXPRESSION = 128
     REBOOTSTRAP_REQUIRED = 129
     """The client must bootstrap again from its configured addresses (KIP-1102)."""
+    SHARE_SESSION_LIMIT_REACHED = 133
 
 
 RETRIABLE: Final = frozenset(
@@ -111,6 +124,9 @@ RETRIABLE: Final = frozenset(
         ErrorCode.THROTTLING_QUOTA_EXCEEDED,
         ErrorCode.UNKNOWN_TOPIC_ID,
         ErrorCode.INCONSISTENT_TOPIC_ID,
+        ErrorCode.SHARE_SESSION_NOT_FOUND,
+        ErrorCode.INVALID_SHARE_SESSION_EPOCH,
+        ErrorCode.SHARE_SESSION_LIMIT_REACHED,
     }
 )
 """The codes that the protocol guide calls retriable."""

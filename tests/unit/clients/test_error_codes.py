@@ -8,8 +8,9 @@ import pytest
 from aioparallel.clients.producing.produce_answers import Verdict, answer_of
 from aioparallel.testing.memory import ErrorCode
 
-PASSING = [2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 72, 74, 75, 78, 89, 100, 103]
-"""What the protocol guide calls retriable, of the codes that brokers answer to producers or to anybody."""
+PASSING = [2, 3, 5, 6, 7, 9, 13, 14, 15, 16, 19, 20, 41, 51, 56, 72, 74, 75, 78, 89, 100, 103, 122, 123, 133]
+"""What the protocol guide calls retriable, of the codes that brokers answer to producers, members of groups or
+anybody."""
 
 
 @pytest.mark.parametrize("code", PASSING)
