@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-share-kills load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -55,7 +55,7 @@ bench-tests: $(VENV)/.bench  ## tests of the benchmark that compare whole runs, 
 	$(BIN)/python -m pytest -m slow tests/benchmarks $(ARGS)
 
 # As in benchmarks/blocks.py; a test compares them.
-PROGRAMS := deserializers parallel_map kmq priority transactions sql_store database http_clients blocking spark spark_latency spark_tuning
+PROGRAMS := deserializers parallel_map kmq share priority transactions sql_store database http_clients blocking spark spark_latency spark_tuning
 bench-all: $(VENV)/.dev  ## the full run: bench and all other benchmark programs; updates the figures on the pages (two hours)
 	trap 'exit 130' INT; $(BIN)/python -m benchmarks; \
 	failed=$$?; \
@@ -164,6 +164,10 @@ load-long-handler: $(VENV)/.dev  ## a handler of 3 minutes with a session timeou
 load-kmq: $(VENV)/.dev  ## a queue of 200,000 records with members and trackers killed every 5 s: no record lost (5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_kmq_kills.py $(ARGS)
+
+load-share-kills: $(VENV)/.dev  ## a share group of 200,000 records with members killed and frozen every 5 s, and another one whose brokers are killed, too (SEED=1; 6 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -s tests/load/test_share_kills.py $(ARGS)
 
 load-exactly-once: $(VENV)/.dev  ## 200,000 records in transactions with members killed, frozen, joining and leaving: each once (3 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare

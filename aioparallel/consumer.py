@@ -34,9 +34,9 @@ from aioparallel.event_loop.waiting import to_the_end, unless
 from aioparallel.group.arrivals import arrival_of
 from aioparallel.group.client import Client
 from aioparallel.group.extensions import Extensions
+from aioparallel.group.membership import GroupMembership, Membership, Run, RunParts
 from aioparallel.group.pause_targets import PauseTargets
 from aioparallel.group.pauses import Pauses
-from aioparallel.group.run import GroupRun
 from aioparallel.group.run_state import Phase, RunState
 from aioparallel.group.snapshot import stats_before
 from aioparallel.handlers.binding import HandlerContext, bind_handlers
@@ -57,7 +57,6 @@ from aioparallel.persistence.state.keyed_state import KeyedState
 from aioparallel.persistence.transactions import TransactionalCommits
 from aioparallel.records.errors import (
     BrokerUnreachable,
-    ClientError,
     ConfigurationError,
     ConsumerStateError,
     HandlerNotStopped,
@@ -129,19 +128,16 @@ class ParallelConsumer(Generic[K_co, V_co]):
             check_interface(client, "client", Client)
         if producer is not None:
             check_interface(producer, "producer", Producer)
-        self._producer = checked_producer(producer, self.options)
-        if producer is None and client is None:
-            self._producer = producer_of(self._servers, self.options, self._group_id)
         pauses = Pauses(self.options.failures.retry_topics, origin_of)
         self._state = RunState(self.options.max_concurrency, pauses)
-        self._engine: GroupRun | None = None
+        self._engine: Run | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keyed_state = None if self.options.state is None else KeyedState(self.options.state)
         self._extensions = self._all_extensions()
-        member_of = partial(client_of, self._servers, self.options)
-        self._client: Client = (
-            client or self._extensions.only("client", self._group_id, member_of) or member_of(self._group_id)
-        )
+        self._membership = self._member(client)
+        self._producer = checked_producer(producer, self.options)
+        if producer is None and not self._membership.has_own_client:
+            self._producer = producer_of(self._servers, self.options, self._group_id)
         self._extensions.attach(self._context())
         named, own = checked_topics(topics), self._own_topics()
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
@@ -177,12 +173,20 @@ class ParallelConsumer(Generic[K_co, V_co]):
             found.append(self._keyed_state)
         return Extensions((*found, *options.extensions))
 
+    def _member(self, client: Client | None) -> Membership:
+        found: Membership | None = self._extensions.only("membership", self._group_id, self._servers, self.options)
+        if found is not None:
+            return found
+        member_of = partial(client_of, self._servers, self.options)
+        made = client or self._extensions.only("client", self._group_id, member_of) or member_of(self._group_id)
+        return GroupMembership(made, self._servers, self.options, has_own_client=client is not None)
+
     def _context(self) -> ConsumerContext:
         return ConsumerContext(
             group_id=self._group_id,
             servers=self._servers,
             options=self.options,
-            client=self._client,
+            group_client=self._membership.client,
             producer=self._producer,
             plain_producer=partial(plain_producer, self._producer, self.options),
             fail=self._fail,
@@ -227,8 +231,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
             )
         try:
             async with asyncio.timeout(self.options.connect_timeout):
-                await self._client.start(self.options.connect_timeout)
-                self._found = await self._client.partitions(self._topics, self.options.connect_timeout)
+                await self._membership.start(self.options.connect_timeout)
+                self._found = await self._membership.partitions(self._topics, self.options.connect_timeout)
                 await self._check_topics()
         except TimeoutError as error:
             checking = self._extensions.checking
@@ -302,7 +306,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         async with AsyncExitStack() as stack:  # closed in reverse order, even if one raises
             stack.push_async_callback(self._resources.close)
             stack.push_async_callback(self._of_handlers.close)
-            stack.push_async_callback(self._client.stop, _LEAVE_TIMEOUT)
+            stack.push_async_callback(self._membership.stop, _LEAVE_TIMEOUT)
             # Before the group is left: outputs should not arrive behind those of the partition's next owner.
             stack.push_async_callback(self._delivery.close)
             stack.push_async_callback(self._extensions.close)
@@ -372,10 +376,10 @@ class ParallelConsumer(Generic[K_co, V_co]):
         try:
             if resources:
                 await unless(self._state.ending, self._of_handlers.open(self.options.connect_timeout))
-            targets = await unless(self._state.ending, self._targets())
+            await unless(self._state.ending, self._membership.look_up(self._found))
             if self._state.ending.is_set():
                 return
-            self._engine = contextvars.copy_context().run(self._new_engine, stack, targets, output_sink)
+            self._engine = contextvars.copy_context().run(self._new_engine, stack, output_sink)
             await unless(self._state.ending, self._extensions.start())
             await self._engine.run(self._topics)
             # After a failure the last commit comes before that, in _close.
@@ -389,24 +393,15 @@ class ParallelConsumer(Generic[K_co, V_co]):
     def _handler_context(self) -> HandlerContext:
         return HandlerContext(self._state.max_concurrency, self._group_id, self._extensions.around_requests)
 
-    def _new_engine(
-        self, stack: Stack, targets: Mapping[TopicPartition, int] | None, output_sink: OutputSink | None
-    ) -> GroupRun:
+    def _new_engine(self, stack: Stack, output_sink: OutputSink | None) -> Run:
         self._resources.reach()  # in a context of its own, which handlers copy
         self._of_handlers.reach()
         dead_letter_sink: DeadLetterSink | None = self._delivery.dead_letter_sink(
             partial(self._extensions.through, "letter_box")
         )
-        return GroupRun(
-            self._client,
-            self._group_id,
-            self.options,
-            stack,
-            self._state,
-            self._extensions,
-            targets,
-            output_sink,
-            self._extensions.through("dead_letter_sink", dead_letter_sink),
+        dead_letter_sink = self._extensions.through("dead_letter_sink", dead_letter_sink)
+        return self._membership.run(
+            RunParts(self._group_id, self.options, stack, self._state, self._extensions, output_sink, dead_letter_sink)
         )
 
     async def results(self, handler: Callable[[Record[K_co, V_co]], Awaitable[T]]) -> AsyncGenerator[Result[T], None]:
@@ -485,17 +480,6 @@ class ParallelConsumer(Generic[K_co, V_co]):
 
     def _on_signal(self) -> None:
         self.stop(drain=not self._state.ending.is_set())
-
-    async def _targets(self) -> Mapping[TopicPartition, int] | None:
-        if self.options.until is None:
-            return None
-        try:
-            return await self._client.end_offsets(self._found, self.options.connect_timeout)
-        except TimeoutError as error:
-            raise ClientError(
-                f"the brokers at {self._servers} did not return the end offsets within "
-                f"{self.options.connect_timeout:g} s, which until='end' needs"
-            ) from error
 
     # -- while it runs ----------------------------------------------------------------------------------
 
@@ -646,7 +630,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         if self._state.phase is Phase.NEW:
             raise ConsumerStateError("this consumer is new, so it has no statistics; use it in `async with consumer:`")
         intake = "stopped" if self._state.ending.is_set() else "nothing assigned"
-        return self._extensions.through("stats", stats_before(self._client.contact(), intake, self._state))
+        return self._extensions.through("stats", stats_before(self._membership.contact(), intake, self._state))
 
     def states(self, partition: TopicPartition) -> dict[bytes, Any]:
         """Return a copy of the states of all keys of a partition, as they are after the records completed so far. The

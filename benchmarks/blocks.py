@@ -178,8 +178,8 @@ def patterns(case: str, *columns: str) -> Callable[[Results], str]:
 
 
 PROGRAMS: Final = (
-    "deserializers", "parallel_map", "kmq", "priority", "transactions", "sql_store", "database", "http_clients",
-    "blocking", "spark", "spark_latency", "spark_tuning",
+    "deserializers", "parallel_map", "kmq", "share", "priority", "transactions", "sql_store", "database",
+    "http_clients", "blocking", "spark", "spark_latency", "spark_tuning",
 )  # fmt: skip
 """Programs of their own: each has a results file and a block with its name."""
 

@@ -20,6 +20,7 @@ from typing import Final
 
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.maven import Artifact, run_program
+from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.records.errors import AioparallelError
 
 __all__ = ["CONTESTANTS", "PEERS", "ROOT", "Contestant", "PeerMissing", "Workshop", "find_peers"]
@@ -83,6 +84,43 @@ JARS: Final = JarSet(
 )
 
 
+KAFKA_CLIENTS: Final = JarSet(
+    name="kafka-clients",
+    version=KAFKA_VERSION,
+    title="Java KafkaShareConsumer",
+    artifacts=(
+        Artifact("org.apache.kafka", "kafka-clients", KAFKA_VERSION),
+        Artifact("org.slf4j", "slf4j-nop", "1.7.36"),
+    ),
+    size="about 5 jars",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class JavaPeer:
+    """A Java peer. ``sources``: patterns in the folder of peers. ``main``: its class. ``classes``: the folder of its
+    build. ``options``: of the JVM."""
+
+    jars: JarSet
+    sources: tuple[str, ...]
+    main: str
+    classes: str
+    options: tuple[str, ...] = ()
+    keeps_key_order: bool = True
+
+
+JAVA_PEERS: Final = {
+    **{name: JavaPeer(JARS, ("java/*.java",), "Peer", ".java", heap) for name, heap in JAVA_HEAPS.items()},
+    "java-share": JavaPeer(
+        KAFKA_CLIENTS,
+        ("java/EventLog.java", "java_share/*.java"),
+        "Share",
+        ".java_share",
+        keeps_key_order=False,
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class PythonPeer:
     """A Python peer. ``requirement``: for pip. ``oldest``: the first version of Python it supports."""
@@ -96,11 +134,16 @@ class PythonPeer:
 PYTHON_PEERS: Final = {
     "faststream": PythonPeer("FastStream 0.7.8", "faststream[kafka]==0.7.8", (3, 11), keeps_key_order=False),
     "pyrallel": PythonPeer("Pyrallel Consumer 1.0.0", "pyrallel-consumer==1.0.0", (3, 12), keeps_key_order=True),
+    "confluent_share": PythonPeer(
+        "confluent-kafka 2.16.1 ShareConsumer", "confluent-kafka==2.16.1", (3, 11), keeps_key_order=False
+    ),
 }
 
 
-PEERS: Final = (*JAVA_HEAPS, *PYTHON_PEERS)
-"""The external programs, by name."""
+SHARE_PEERS: Final = ("java-share", "confluent_share")
+"""The external programs of ``benchmarks/share.py``, by name."""
+PEERS: Final = tuple(name for name in (*JAVA_PEERS, *PYTHON_PEERS) if name not in SHARE_PEERS)
+"""The external programs of the cases, by name."""
 
 
 class PeerMissing(AioparallelError):
@@ -137,16 +180,18 @@ class Workshop:
 
     def find(self, name: str) -> Contestant:
         """The peer, built if necessary. Raises PeerMissing or JarsMissing."""
-        return self._java(name) if name in JAVA_HEAPS else self._python(name, PYTHON_PEERS[name])
+        peer = JAVA_PEERS.get(name)
+        return self._python(name, PYTHON_PEERS[name]) if peer is None else self._java(name, peer)
 
-    def _java(self, name: str) -> Contestant:
+    def _java(self, name: str, peer: JavaPeer) -> Contestant:
         compiler = self._program("javac")
         if compiler is None:
             raise PeerMissing(
                 "no Java compiler (javac) in JAVA_HOME or on the PATH: install a JDK of version 17 or newer"
             )
-        jars = JARS.fetch(self.report)
-        classes, sources = self.folder / ".java", sorted(self.folder.glob("java/*.java"))
+        jars = peer.jars.fetch(self.report)
+        classes = self.folder / peer.classes
+        sources = sorted(path for pattern in peer.sources for path in self.folder.glob(pattern))
         digest = digest_of(str(jars), *(path.read_text() for path in sources))
         if not is_built(classes, digest):
             shutil.rmtree(classes, ignore_errors=True)
@@ -154,10 +199,12 @@ class Workshop:
             self._run("javac", (str(compiler), *options, *map(str, sources)))
             (classes / "stamp").write_text(digest)
         # Without performance data in the temporary directory, which a killed JVM would leave there.
-        started_with = ("-XX:-UsePerfData", *JAVA_HEAPS[name], "-cp", f"{classes}{os.pathsep}{jars}/*")
-        title = " ".join([str(JARS), *JAVA_HEAPS[name]])
+        started_with = ("-XX:-UsePerfData", *peer.options, "-cp", f"{classes}{os.pathsep}{jars}/*")
+        title = " ".join([str(peer.jars), *peer.options])
         # Resolved, as a link on the PATH would hide which JDK it is.
-        return Contestant(name, title, (str(compiler.resolve().with_name("java")), *started_with, "Peer"))
+        return Contestant(
+            name, title, (str(compiler.resolve().with_name("java")), *started_with, peer.main), peer.keeps_key_order
+        )
 
     def _python(self, name: str, peer: PythonPeer) -> Contestant:
         venv = self.folder / ".venvs" / name

@@ -48,6 +48,7 @@ _GROUPS: Final = {
     "Commits": ("commit", "maps.", "offset.", "log.", "batches."),
     "Brokers": ("contact", "broker.", "topics.", "outputs"),
     "Transactions and state": ("transactions", "state."),
+    "Share groups": ("share.",),
     "Event loop and health": ("loop.", "health."),
 }
 
@@ -142,7 +143,8 @@ _DEAD_LETTERED: Final = 'aioparallel_records_ended_total{outcome="dead_lettered"
 
 _STUCK: Final = (
     "aioparallel groups show {{ $labels.group }} --stuck names the first incomplete record of each partition that is "
-    "stuck, and its member. Go on with: From an alert to the record, in the page Groups and offsets."
+    "stuck, and its member. Go on with: From an alert to the record, in the page Groups and offsets. Of a share group: "
+    "aioparallel share describe {{ $labels.group }}, and the health of its members."
 )
 _READY: Final = "http://{{ $labels.instance }}/health/ready has the message (/ready with PrometheusMetrics(port=...))"
 
@@ -174,12 +176,14 @@ ALERTS: Final = (
           "A record in group {{ $labels.group }} at {{ $labels.instance }} has been failing for ten minutes; its key "
           "waits.",
           f"{_READY}: the record and its error. FailurePolicy says when a record is given up; aioparallel offsets skip "
-          "gives up one. Go on with: From an alert to the record, in the page Groups and offsets."),
+          "gives up one. Go on with: From an alert to the record, in the page Groups and offsets. In a share group "
+          "dead_letter and max_deliveries say when it is given up."),
     Alert("HandlerHangs", 'aioparallel_health_problems{kind="long_handler"} == 1', 2, "warning",
           "A handler in group {{ $labels.group }} at {{ $labels.instance }} has been running for minutes; its key "
           "waits.",
           f"{_READY}: the record. Set time limits for what handlers await, or handler_timeout. aioparallel offsets "
-          "skip --via gives up the record. Go on with: From an alert to the record, in the page Groups and offsets."),
+          "skip --via gives up the record. Go on with: From an alert to the record, in the page Groups and offsets. In "
+          "a share group stop that member: another one gets the record."),
     Alert("HandlersFail",
           "sum by (group, topic) (rate(aioparallel_attempts_failed_total[10m])) > "
           "0.05 * sum by (group, topic) (rate(aioparallel_handler_duration_seconds_count[10m]))", 10, "warning",
@@ -211,6 +215,16 @@ ALERTS: Final = (
           "Group {{ $labels.group }} at {{ $labels.instance }}: a log has lost records, or positions were outside of "
           "the log.",
           "The log of that process names the partition. Check retention, replicas and unclean leader elections."),
+    Alert("ShareGroupGaveUp", _grown("aioparallel_share_given_up_total", "1h"), 0, "critical",
+          "Records of share group {{ $labels.group }} have not ended in their last delivery: the group has given them "
+          "up. Without dead letters of the brokers they are lost.",
+          "The log of {{ $labels.instance }} has each of them with its error (share_given_up, handler_failed). Set "
+          "dead_letter=. If stops have used up the deliveries, set drain_timeout above the longest handler."),
+    Alert("AcknowledgedLate", _grown("aioparallel_share_late_total", "15m"), 0, "warning",
+          "Records of share group {{ $labels.group }} were handled at {{ $labels.instance }}, but acknowledged after "
+          "their locks had ended: they are handled twice.",
+          "The log has acknowledged_late with the reason: an unreachable broker, a blocked event loop, or a process "
+          "that was frozen."),
     Alert("TransactionInDoubt", "aioparallel_transactions_in_doubt == 1", 2, "critical",
           "It is not known whether a transaction of group {{ $labels.group }} at {{ $labels.instance }} was committed; "
           "nothing is committed.",

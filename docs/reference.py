@@ -48,9 +48,10 @@ from aioparallel.control import OffsetsEndpoint
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
 from aioparallel.observe.metrics import OpenTelemetryMetrics, PrometheusMetrics, serve_metrics
-from aioparallel.observe.stats import PartitionCounts, StateStats, TransactionStats
+from aioparallel.observe.stats import PartitionCounts, ShareStats, StateStats, TransactionStats
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
+from aioparallel.queues.share import ShareConsumer
 from aioparallel.web import ConsumerService, RestartPolicy
 from docs import instruments, option_fields
 from docs.log_lines import LEVELS, Line, log_lines
@@ -99,6 +100,7 @@ Times are seconds. A wrong option is refused with `ConfigurationError`: its name
         _section("OpenTelemetryMetrics", _arguments(OpenTelemetryMetrics.__init__, OpenTelemetryMetrics)),
         _section("serve_metrics", _arguments(serve_metrics, serve_metrics)),
         _section("OffsetsEndpoint", _arguments(OffsetsEndpoint.__init__, OffsetsEndpoint)),
+        _taker(ShareConsumer),
         _taker(KmqConsumer),
         _taker(RedeliveryTracker),
         _taker(PriorityConsumer),
@@ -199,7 +201,17 @@ def _arguments(function: Callable[..., object], describing: object) -> Iterator[
 
 def _figures() -> str:
     parts = ["## Stats\n\n`consumer.stats()` is a frozen dataclass, made at the moment it is asked for.\n"]
-    for kind in (Stats, PartitionStats, PartitionCounts, LongestLane, BrokerOutputs, TransactionStats, StateStats):
+    kinds = (
+        Stats,
+        PartitionStats,
+        PartitionCounts,
+        LongestLane,
+        BrokerOutputs,
+        TransactionStats,
+        StateStats,
+        ShareStats,
+    )
+    for kind in kinds:
         rows = [(f"`{one.name}`", _type(one.type), _markdown(one.meaning)) for one in options_of(kind)]
         rows += [
             (f"`{name}`", _type(str(value.fget.__annotations__["return"])), _markdown(inspect.getdoc(value) or ""))

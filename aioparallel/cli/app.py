@@ -31,6 +31,7 @@ from aioparallel.cli.groups.commands import groups
 from aioparallel.cli.kmq.commands import kmq
 from aioparallel.cli.offsets.commands import offsets
 from aioparallel.cli.produce.command import produce
+from aioparallel.cli.share.commands import share
 from aioparallel.cli.store.commands import store
 from aioparallel.cli.topics.commands import topics
 from aioparallel.event_loop.left_behind import still_running
@@ -56,7 +57,7 @@ app = App(
     help_format="markdown",
     suppress_keyboard_interrupt=False,
 )
-for command in (broker, topics, produce, consume, groups, offsets, dlq, kmq, store, bench):
+for command in (broker, topics, produce, consume, groups, offsets, dlq, kmq, share, store, bench):
     app.command(command)
 app.register_install_completion_command()
 

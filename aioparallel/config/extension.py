@@ -2,7 +2,7 @@
 
 The stages of a consumer, and the hooks that are called::
 
-    the consumer is made                   client, attach, topics
+    the consumer is made                   membership, client, attach, topics
     it is entered (async with)             check
     the run begins                         handlers, start
         │  the group is joined             work (in the background, until the run ends)
@@ -33,6 +33,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from aioparallel.records.errors import ConfigurationError
+
 if TYPE_CHECKING:
     from aioparallel.config.handling import CallNext
     from aioparallel.config.options import Options
@@ -44,6 +46,7 @@ if TYPE_CHECKING:
     from aioparallel.group.assignment import Assignment
     from aioparallel.group.client import Client, CommitFault, Committed
     from aioparallel.group.committing import CommitStrategy, GroupContext
+    from aioparallel.group.membership import Membership
     from aioparallel.group.priorities import Priorities
     from aioparallel.handlers.stack import Handlers
     from aioparallel.http.requests import SendRequest
@@ -65,8 +68,8 @@ class ConsumerContext:
     servers: str
     """The bootstrap servers."""
     options: Options
-    client: Client
-    """Reads the topics, as a member of the group."""
+    group_client: Client | None
+    """:attr:`client`, or None for a member of a share group."""
     producer: Producer | None
     """None if the user passed a ``client`` but no ``producer``."""
     plain_producer: Callable[[], Producer | None]
@@ -84,6 +87,16 @@ class ConsumerContext:
     """``ParallelConsumer.health()``."""
     skip: Callable[..., Awaitable[Sequence[Skipped]]]
     """``ParallelConsumer.skip()``."""
+
+    @property
+    def client(self) -> Client:
+        """Reads the topics, as a member of the consumer group. Raises ConfigurationError for a member of a share
+        group."""
+        if self.group_client is None:
+            raise ConfigurationError(
+                "client", None, "is what an extension needs: a client in a consumer group. This is a share group"
+            )
+        return self.group_client
 
 
 class PartitionState:
@@ -262,6 +275,11 @@ class Extension:
         """The brokers have refused one of :meth:`commit_outputs` for its size, and the transaction is tried again."""
 
     # -- replacements: at most one extension of a consumer has each ----------------------------------------
+
+    def membership(self, group_id: str, servers: str, options: Options) -> Membership | None:
+        """Return how the consumer is a member of its group, and what its run is, instead of a member of a consumer
+        group. Called before :meth:`attach`; :meth:`client` is not called then. ``servers``: the bootstrap servers."""
+        return None
 
     def client(self, group_id: str, member_of: Callable[[str], Client]) -> Client | None:
         """Return the client that reads for this group; ``member_of(group_id)`` makes the usual one. Called before

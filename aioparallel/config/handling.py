@@ -86,7 +86,7 @@ class Handling:
     """Seconds after which a handler is cancelled. Its record fails with HandlerTimeout. None: never."""
     drain_timeout: float = 20.0
     """Seconds that running handlers get to end when a partition is revoked or the consumer closes. Then they are
-    cancelled. 0 cancels them at once. Must fit within ``rebalance_timeout``."""
+    cancelled. 0 cancels them at once. Must fit within ``rebalance_timeout``, which share groups do not have."""
     middleware: Sequence[Middleware] = ()
     """Async functions of a record and ``call_next``, called around each attempt, the first one outermost: ``return
     await call_next(record)``. They get the deserialized record."""

@@ -157,7 +157,11 @@ def documented(kind: type[T]) -> type[T]:
 
 
 def takes_options(
-    kind: type, *, without: Collection[str] = (), defaults: Mapping[str, str] | None = None
+    kind: type,
+    *,
+    without: Collection[str] = (),
+    defaults: Mapping[str, str] | None = None,
+    refused: Mapping[str, str] | None = None,
 ) -> Callable[[Taker], Taker]:
     """A decorator for a function or class that passes ``**options`` to the dataclass ``kind``: the fields become
     parameters in its signature. Another keyword raises ConfigurationError.
@@ -165,7 +169,8 @@ def takes_options(
     The docstring of a class then lists the parameters that it does not describe itself: fields, and parameters that a
     base class describes.
 
-    ``without``: fields to leave out. ``defaults``: other defaults, as text.
+    ``without``: fields to leave out. ``defaults``: other defaults, as text. ``refused``: keywords that are no fields,
+    and why they are refused.
     """
     defaults = defaults or {}
 
@@ -174,7 +179,8 @@ def takes_options(
         function = given.__init__ if isinstance(taker, type) else given
         function.__signature__ = signature = _signature(function, kind, without, defaults)
         known = [name for name in signature.parameters if name != "self"]
-        checked = refuses_unknown(known, passes=[one.name for one in dataclasses.fields(kind)])(function)
+        passes = [one.name for one in dataclasses.fields(kind)]
+        checked = refuses_unknown(known, passes=passes, refused=refused)(function)
         if isinstance(taker, type):
             given.__init__ = checked
             list_them = functools.partial(_listed, taker.__mro__, signature, kind, defaults)

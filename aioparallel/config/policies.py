@@ -145,6 +145,10 @@ class RetryBudget(NamedTuple):
     """The topics that the record passes through before that, in this order."""
     redelivers: bool = False
     """Whether the retry function may return ``"release"``."""
+    may_retry: Callable[[Record[Any, Any]], bool] | None = None
+    """Whether a record may run alone here after its batch has failed; else it is released. None: always."""
+    option: str = "FailurePolicy retry"
+    """What the user has set ``retry`` with, in messages."""
 
 
 @documented

@@ -6,16 +6,45 @@ import difflib
 import functools
 import inspect
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, Final, TypeVar
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["is_secret", "meant", "no_such_option", "refuses_others", "refuses_unknown"]
+__all__ = ["OF_AIOKAFKA", "is_secret", "meant", "no_such_option", "refuses_others", "refuses_unknown"]
 
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
 _SECRET: Final = "pass?w|passphrase|secret|token|jaas|private.?key"
+
+
+OF_AIOKAFKA: Final = frozenset(
+    {
+        "check_crcs",
+        "client_id",
+        "client_rack",
+        "connections_max_idle_ms",
+        "fetch_max_bytes",
+        "fetch_max_wait_ms",
+        "fetch_min_bytes",
+        "group_instance_id",
+        "isolation_level",
+        "max_partition_fetch_bytes",
+        "metadata_max_age_ms",
+        "partition_assignment_strategy",
+        "request_timeout_ms",
+        "retry_backoff_ms",
+        "sasl_kerberos_domain_name",
+        "sasl_kerberos_service_name",
+        "sasl_mechanism",
+        "sasl_oauth_token_provider",
+        "sasl_plain_password",
+        "sasl_plain_username",
+        "security_protocol",
+        "ssl_context",
+    }
+)
+"""Options of aiokafka's consumer that are not among ours, and that ``client_options`` takes."""
 
 
 def meant(name: str, known: Collection[str], *, likeness: float = 0.6) -> str | None:
@@ -39,19 +68,28 @@ def no_such_option(
     from aioparallel.config.security.secret import Hidden  # noqa: PLC0415 - its package has options of its own
 
     near = meant(name, known)
-    hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(sorted(known))}"
+    if "client_options" in known and name in OF_AIOKAFKA:
+        hint = f'aiokafka has it: client_options={{"{name}": ...}}'
+    else:
+        hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(sorted(known))}"
     shown = Hidden(value) if secret or is_secret(name) else value
     return ConfigurationError(f"{of} {name}".lstrip(), shown, f"there is no such option; {hint}")
 
 
 def refuses_unknown(
-    known: Collection[str], *, passes: Collection[str] = (), of: str = "", secret: bool = False
+    known: Collection[str],
+    *,
+    passes: Collection[str] = (),
+    refused: Mapping[str, str] | None = None,
+    of: str = "",
+    secret: bool = False,
 ) -> Callable[[Taker], Taker]:
     """A decorator for a function: another keyword than the known ones raises ConfigurationError, and not TypeError.
 
-    ``passes``: keywords that are not suggested, but that the function refuses itself, with a reason. Others: see
-    :func:`no_such_option`.
+    ``passes``: keywords that are not suggested, but that the function refuses itself, with a reason. ``refused``: other
+    keywords with a reason. Others: see :func:`no_such_option`.
     """
+    reasons = refused or {}
     allowed = frozenset([*known, *passes])
 
     def decorate(function: Taker) -> Taker:
@@ -59,6 +97,8 @@ def refuses_unknown(
         def checked(*args: Any, **options: Any) -> Any:
             if not options.keys() <= allowed:
                 name = next(one for one in options if one not in allowed)
+                if name in reasons:
+                    raise ConfigurationError(name, options[name], reasons[name])
                 raise no_such_option(name, options[name], known, of=of, secret=secret)
             return function(*args, **options)
 

@@ -141,6 +141,7 @@ class DeadLetters:
             last=last,
             traceback="".join(traceback.format_exception(error))[-_TRACEBACK_LENGTH:],
             due=due,
+            deliveries=record.delivery_count if record.delivery_count > 1 else None,
         )
         headers = write_letter(record.headers, letter)
         return SentLetter(topic, record.raw_value, record.raw_key, headers)

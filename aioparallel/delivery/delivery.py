@@ -107,5 +107,5 @@ def failure_topics(failures: FailurePolicy) -> dict[str, str]:
     """Return the topics that a failure policy writes to, and the purpose of each."""
     topics = dict.fromkeys(failures.retry_topics, "a retry topic of FailurePolicy")
     if isinstance(failures.dead_letter, str):
-        topics[failures.dead_letter] = "FailurePolicy(dead_letter=)"
+        topics[failures.dead_letter] = "dead_letter="
     return topics

@@ -9,7 +9,8 @@ record's own headers. The own headers, key and value are unchanged.
 ``aioparallel.origin.offset``
 ``aioparallel.origin.timestamp``        its timestamp there, milliseconds since the epoch; -1: it had none
 ``aioparallel.group``                   the consumer group that gave up on it
-``aioparallel.attempts``                how often its handler was called
+``aioparallel.attempts``                how often its handler was called; of a share group: in its last delivery
+``aioparallel.deliveries``              of a share group only, if it is more than 1: how often it was delivered
 ``aioparallel.failed.first``            first failed attempt, milliseconds since the epoch
 ``aioparallel.failed.last``             last one
 ``aioparallel.error.type``              the last exception's class, with its module
@@ -25,6 +26,22 @@ each missing part in bytes: ``value=1048500 kept=0 key=12 headers=300 checksum=3
 the value, from its beginning, are in the dead letter. ``headers``: bytes of the missing own headers. ``checksum``:
 CRC-32 of the record's key and value, as in :mod:`~aioparallel.delivery.first_places`. A missing value is empty, a
 missing key is null.
+
+The brokers of a share group write dead letters as well, if the group is configured so (KIP-1191, Kafka 4.4). They have
+other headers, and are read like ours:
+
+======================================  ==============================================================
+``__dlq.errors.topic``                  where the record is
+``__dlq.errors.partition``
+``__dlq.errors.offset``
+``__dlq.errors.group``                  the share group
+``__dlq.errors.delivery.count``         how often the record was delivered
+``__dlq.errors.message``                why it is delivered no more
+======================================  ==============================================================
+
+The record's own headers are never in them; key and value are, if ``errors.deadletterqueue.copy.record.enable`` of the
+group is true. The dead letter of such a record, once it is completed from its source, also has
+``aioparallel.origin.timestamp``.
 
 A header name that is no UTF-8 is written as readable text, for example ``\\xffa``. A replay restores its bytes.
 
@@ -62,6 +79,7 @@ __all__ = [
     "original_headers",
     "read_letter",
     "with_left_out",
+    "with_origin_timestamp",
     "without_headers",
     "without_texts",
     "write_letter",
@@ -78,6 +96,7 @@ _ORIGIN_OFFSET = "aioparallel.origin.offset"
 _ORIGIN_TIMESTAMP = "aioparallel.origin.timestamp"
 GROUP = "aioparallel.group"
 ATTEMPTS = "aioparallel.attempts"
+_DELIVERIES = "aioparallel.deliveries"
 _FAILED_FIRST = "aioparallel.failed.first"
 _FAILED_LAST = "aioparallel.failed.last"
 _ERROR_TYPE = "aioparallel.error.type"
@@ -85,13 +104,18 @@ _ERROR_MESSAGE = "aioparallel.error.message"
 _ERROR_TRACEBACK = "aioparallel.error.traceback"
 _RETRY_DUE = "aioparallel.retry.due"
 _RAW_NAMES = "aioparallel.raw_names"
+_OF_BROKERS = "__dlq.errors."
+_BROKER = "broker"
+"""The error's type in their letters: they do not know what a handler has raised."""
 
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """Which parts of the record are missing in its dead letter. None: the part is complete."""
+    """Which parts of the record are missing in its dead letter. None: the part is complete. ``UNKNOWN``: it is missing,
+    and a broker has written the letter, which does not say its size."""
 
     HEADER: ClassVar[str] = "aioparallel.left.out"
+    UNKNOWN: ClassVar[int] = -1
 
     value: int | None
     """Size of the record's value in bytes."""
@@ -101,8 +125,8 @@ class LeftOut:
     """Size of its key in bytes."""
     headers: int | None
     """Size of its missing own headers in bytes."""
-    checksum: int
-    """CRC-32 of its key and value."""
+    checksum: int | None
+    """CRC-32 of its key and value; None if a broker has written the letter."""
 
     @property
     def is_something(self) -> bool:
@@ -111,6 +135,10 @@ class LeftOut:
 
     def __str__(self) -> str:
         parts = []
+        if self.checksum is None:
+            missing = {"key": self.key, "value": self.value, "headers": self.headers}
+            names = [name for name, size in missing.items() if size is not None]
+            return f"its {', '.join(names[:-1])}{' and ' * (len(names) > 1)}{names[-1]}"
         if self.value is not None:
             of = f"all but the first {self.kept:,} bytes" if self.kept else "all"
             parts.append(f"{of} of the value's {self.value:,} bytes")
@@ -135,6 +163,14 @@ class Letter(NamedTuple):
     """In a retry topic: when the record is due, seconds since the epoch."""
     left_out: LeftOut | None = None
     """The missing parts of the record; None: it is complete. Written by :func:`with_left_out`."""
+    deliveries: int | None = None
+    """How often a share group had delivered the record; None: once, or it was no share group. Attempts and first
+    failure are of the last delivery: the earlier ones may have been at other members."""
+
+    @property
+    def is_of_broker(self) -> bool:
+        """Whether a broker has written it, and not this package."""
+        return self.last.type == _BROKER and not self.traceback
 
 
 def write_letter(headers: Headers, letter: Letter) -> Headers:
@@ -154,6 +190,8 @@ def write_letter(headers: Headers, letter: Letter) -> Headers:
         (_ERROR_MESSAGE, letter.last.message),
         (_ERROR_TRACEBACK, letter.traceback),
     ]
+    if letter.deliveries is not None:
+        texts.append((_DELIVERIES, str(letter.deliveries)))
     if letter.due is not None:
         texts.append((_RETRY_DUE, str(round(letter.due * 1000))))
     own = original_headers(headers)
@@ -194,7 +232,7 @@ def with_left_out(headers: Headers, left_out: LeftOut) -> Headers:
 def is_of_letter(name: str) -> bool:
     """Return whether a header belongs to a dead letter, not to the record itself. Headers of a replay belong to the
     record."""
-    return name not in _OWN and name.startswith(PREFIX)
+    return name.startswith((PREFIX, _OF_BROKERS)) and name not in _OWN
 
 
 def original_headers(headers: Headers) -> Headers:
@@ -221,8 +259,12 @@ def _with_raw_names(headers: Headers, raw_names: bytes) -> Headers:
 def read_letter(record: Record[Any, Any]) -> Letter | None:
     """Read the dead-letter headers of a record; None if it has none, or damaged ones."""
     found = {
-        name: value.decode("utf-8", "replace") for name, value in record.headers if value and name.startswith(PREFIX)
+        name: value.decode("utf-8", "replace")
+        for name, value in record.headers
+        if value and name.startswith((PREFIX, _OF_BROKERS))
     }
+    if ORIGIN_TOPIC not in found and _OF_BROKERS + "topic" in found:
+        return _of_broker(record, found)
     try:
         error = found[_ERROR_TYPE], found.get(_ERROR_MESSAGE, "")
         return Letter(
@@ -239,9 +281,41 @@ def read_letter(record: Record[Any, Any]) -> Letter | None:
             found.get(_ERROR_TRACEBACK, ""),
             int(found[_RETRY_DUE]) / 1000 if _RETRY_DUE in found else None,
             _left_out(found[LeftOut.HEADER]) if LeftOut.HEADER in found else None,
+            int(found[_DELIVERIES]) if _DELIVERIES in found else None,
         )
     except (KeyError, ValueError):
         return None
+
+
+def _of_broker(record: Record[Any, Any], found: Mapping[str, str]) -> Letter | None:
+    """A letter that a broker has written. Its headers do not say whether it has copied key and value: if both are
+    missing, it is taken as not."""
+    is_completed = _ORIGIN_TIMESTAMP in found
+    is_copied = record.raw_key is not None or record.raw_value is not None
+    unknown = None if is_copied else LeftOut.UNKNOWN
+    try:
+        failure = Failure(record.timestamp / 1000, _BROKER, found.get(_OF_BROKERS + "message", ""))
+        return Letter(
+            Origin(
+                found[_OF_BROKERS + "topic"],
+                int(found[_OF_BROKERS + "partition"]),
+                int(found[_OF_BROKERS + "offset"]),
+                int(found.get(_ORIGIN_TIMESTAMP, "-1")),
+            ),
+            found.get(_OF_BROKERS + "group", ""),
+            int(found.get(_OF_BROKERS + "delivery.count", "1")),
+            failure,
+            failure,
+            "",
+            left_out=None if is_completed else LeftOut(unknown, 0, unknown, LeftOut.UNKNOWN, None),
+        )
+    except (KeyError, ValueError):
+        return None
+
+
+def with_origin_timestamp(headers: Headers, timestamp: int) -> Headers:
+    """Return the headers of a broker's letter that was completed from its source, with the record's timestamp there."""
+    return (*headers, (_ORIGIN_TIMESTAMP, str(timestamp).encode()))
 
 
 def _left_out(text: str) -> LeftOut:

@@ -5,6 +5,7 @@ Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; t
 ::
 
     client.py           the interface that a Kafka client must implement
+    share_client.py     the same for members of share groups
     assignment.py       an assignment: a source with a ledger, a generation and its acknowledged position
     assigned_partitions.py  the current assignment of each assigned partition
     rebalancer.py       assignments from assigned to given away
@@ -29,6 +30,8 @@ Modules marked *pure* have plain methods only: no ``await``, no clock, no I/O; t
     sampling.py         writes offset maps without blocking the event loop
     committer.py        commits, at intervals and on demand
     run_state.py        the phase of one consumer, and what its user wants         pure
+    membership.py       what a consumer needs of its member of a group, and of a run
+    run_tasks.py        the tasks of a run, and the error that ends it
     run.py              puts all of these together, from run to closed
     snapshot.py         statistics and health
 """

@@ -7,18 +7,17 @@ Its phase is in a :class:`~aioparallel.group.run_state.RunState`. The first even
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
-from collections.abc import Collection, Coroutine, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, cast
 
 from aioparallel.config.options import Options
 from aioparallel.engine.outcomes.failure_log import FailureLog
 from aioparallel.engine.run.processor import Processor
 from aioparallel.engine.signals import Signals
 from aioparallel.engine.sinks import DeadLetterSink, OutputSink
-from aioparallel.event_loop.left_behind import LeftBehind, ended
-from aioparallel.event_loop.waiting import unless, why_ended
+from aioparallel.event_loop.left_behind import LeftBehind
+from aioparallel.event_loop.waiting import unless
 from aioparallel.group.admission import Admission, AtOnce
 from aioparallel.group.arrivals import ArrivalWatch
 from aioparallel.group.assigned_partitions import AssignedPartitions
@@ -33,6 +32,7 @@ from aioparallel.group.join_log import JoinLog
 from aioparallel.group.priorities import Priorities
 from aioparallel.group.rebalancer import CANCEL_GRACE, Rebalancer
 from aioparallel.group.run_state import RunState
+from aioparallel.group.run_tasks import RunTasks
 from aioparallel.group.skipping import QUEUE_SKIPS_NOTHING, Skipping
 from aioparallel.group.snapshot import problems_of, stats_of
 from aioparallel.group.stalls import Stalls
@@ -42,15 +42,11 @@ from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.records.errors import FetchFailed, InstanceFenced, NotCommitted
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.records.skipped import Skipped
-from aioparallel.records.user_errors import repr_of
 
 __all__ = ["GroupRun"]
 
-_STALL_INTERVAL = 1.0  # seconds between two checks for stalled partitions, at most
-# Seconds that the run's own tasks get to end once they are cancelled: some await a database driver.
-_END_TIMEOUT = 5.0
-
-logger = logging.getLogger(__name__)
+_STALL_INTERVAL: Final = 1.0
+"""Seconds between two checks for stalled partitions, at most."""
 
 
 class GroupRun:
@@ -79,7 +75,10 @@ class GroupRun:
         self._options = options
         self._state = state
         self._extensions = extensions
-        extensions.on_failure = self._fail_at_end
+        self._tasks = RunTasks(state, self.follow)
+        self.fail = self._tasks.fail
+        """End the run, which raises this error. A later one is logged."""
+        extensions.on_failure = self._tasks.fail_at_end
         self._targets = targets
         signals = Signals()
         priorities: Priorities = extensions.only("priorities") or Priorities()
@@ -104,7 +103,7 @@ class GroupRun:
             lambda: self._rebalancer.assignments.values(),  # noqa: PLW0108 - the assignment is made below
             self._changed,
             extensions,
-            self._fail_at_end,
+            self._tasks.fail_at_end,
         )
         commits: CommitStrategy = extensions.only("commit_strategy", group) or in_group(group)
         assigned = AssignedPartitions(scheduler, commits.positions, extensions, targets, priorities.rank_of)
@@ -118,7 +117,7 @@ class GroupRun:
             assigned,
             commits,
             on_change=self._changed,
-            spawn=self._spawn,
+            spawn=self._tasks.spawn,
             is_whole=priorities.is_whole,
         )
         self._ends = Ends(client, assigned, self._changed)
@@ -145,11 +144,8 @@ class GroupRun:
         signals.attempted = extensions.listener("attempts_ended")
         signals.completed = extensions.listener("records_ended")
         signals.failed = extensions.listener("attempt_failed")
-        self._tasks: set[asyncio.Task[None]] = set()
         self._fetching: asyncio.Task[None] | None = None
-        self._failed_late = False
         self._pauses_followed = state.pauses.version
-        self._failed_at_end: BaseException | None = None
         self._owing: Mapping[TopicPartition, str] = {}  # partitions not committed when the run settled, and why
         self._trouble: Sequence[str] = ()
 
@@ -163,14 +159,14 @@ class GroupRun:
         """
         self._join_log.start()
         self._client.subscribe(topics, self)
-        self._fetching = self._spawn(self._fetcher.run(), "fetcher")
-        self._spawn(self._committer.run(), "committer")
-        working = [self._spawn(work(), "extension") for work in self._extensions.hooks("work")]
+        self._fetching = self._tasks.spawn(self._fetcher.run(), "fetcher")
+        self._tasks.spawn(self._committer.run(), "committer")
+        working = [self._tasks.spawn(work(), "extension") for work in self._extensions.hooks("work")]
         if self._targets is not None:
-            self._spawn(self._ends.run(), "ends")
-        self._spawn(self._check_stalls(), "stalls")
+            self._tasks.spawn(self._ends.run(), "ends")
+        self._tasks.spawn(self._check_stalls(), "stalls")
         if self._arrivals is not None:
-            self._spawn(self._arrivals.run(), "arrivals")
+            self._tasks.spawn(self._arrivals.run(), "arrivals")
         self.follow()
         try:
             await self._state.ending.wait()
@@ -184,11 +180,9 @@ class GroupRun:
             assignments = list(self._rebalancer.assignments.values())
             await unless(self._state.hurried, self._committer.finish(assignments, self._options.commit_timeout))
         await self.settle()
-        for task in working:  # before extensions are stopped
-            task.cancel()
-        await ended(working, _END_TIMEOUT)
-        if self._failed_at_end is not None:
-            raise self._failed_at_end
+        await self._tasks.end(working)  # before extensions are stopped
+        if self._tasks.failed_at_end is not None:
+            raise self._tasks.failed_at_end
         if self._targets is not None and self._owing:
             raise NotCommitted(self._group_id, self._owing, self._trouble)
 
@@ -251,46 +245,17 @@ class GroupRun:
         try:
             await unless(self._state.hurried, self._extensions.finish())
         except Exception as error:  # the assignments are dropped in any case
-            self._fail_at_end(error)
+            self._tasks.fail_at_end(error)
 
     async def close(self) -> None:
         """Settle, then end every coroutine of the engine."""
         try:
             await self.settle()
         finally:
-            tasks = list(self._tasks)
-            for task in tasks:
-                task.cancel()
+            tasks = self._tasks.cancel()
             self._rebalancer.close()
             await self._processor.close(CANCEL_GRACE)
-            await ended(tasks, _END_TIMEOUT)
-
-    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work, name=f"aioparallel-{name}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(self._task_ended)
-        return task
-
-    def _task_ended(self, task: asyncio.Task[None]) -> None:
-        error = why_ended(task, is_wanted=self._state.is_running)
-        if error is not None:
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> None:
-        """End the run, which raises this error. A later one is logged."""
-        if error is not self._state.failure and not self._state.fail(error):
-            # All records in flight may fail for the same reason, so only the first late failure is an error.
-            level = logging.DEBUG if self._failed_late else logging.ERROR
-            self._failed_late = True
-            logger.log(level, "after the end of the run: %s", repr_of(error), extra={"action": "late_failure"})
-        self.follow()
-
-    def _fail_at_end(self, error: BaseException) -> None:
-        """End the run with an error of a commit or an extension. It is raised even if the run is ending already."""
-        if self._state.ending.is_set() and self._state.failure is None:
-            self._failed_at_end = self._failed_at_end or error
-        self.fail(error)
+            await self._tasks.end(tasks)
 
     # -- the listener -----------------------------------------------------------------------------------
 
@@ -311,7 +276,7 @@ class GroupRun:
 
     def fenced(self, error: InstanceFenced) -> None:
         """End the run with this error, even if it is ending already, because its last commit was refused."""
-        self._fail_at_end(error)
+        self._tasks.fail_at_end(error)
 
     # -- reacting ---------------------------------------------------------------------------------------
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from aioparallel.engine.run.processor import Processor
@@ -30,7 +31,7 @@ from aioparallel.observe.stats import (
 )
 from aioparallel.records.record import Record, TopicPartition
 
-__all__ = ["problems_of", "stats_before", "stats_of"]
+__all__ = ["engine_stats", "problems_of", "stats_before", "stats_of"]
 
 # The most problems of one kind that are listed one by one.
 _AT_MOST = 10
@@ -50,7 +51,7 @@ def stats_of(
     outputs: tuple[BrokerOutputs, ...],
 ) -> Stats:
     """Return a snapshot. It walks all lanes, so call it a few times a second at most."""
-    scheduler, counters = processor.scheduler, processor.scheduler.counters
+    scheduler = processor.scheduler
     heads = scheduler.heads()
     first, now = _first_incompletes(heads), time.time()
     held = _sources_by_name(scheduler.sources)
@@ -61,7 +62,37 @@ def stats_of(
     lags = [partition.lag for partition in partitions]
     ages = [partition.lag_age for partition in partitions if partition.lag_age is not None]
     lag = None if None in lags or not assignment.has_assignment else sum(lag for lag in lags if lag is not None)
-    return Stats(
+    return replace(
+        engine_stats(client.contact(), processor, state, intake, outputs, heads),
+        lag=lag,
+        lag_age=None if lag is None else max(ages, default=0.0),
+        commits=committer.commits,
+        failed_commits=committer.failed_commits,
+        offset_resets=assignment.resets.count,
+        unreadable_maps=assignment.opener.unreadable_maps,
+        log_truncations=assignment.truncations.count,
+        cut_maps=committer.cut_maps,
+        metadata_limit=committer.limit.characters,
+        partitions=partitions,
+        transactions=committer.transactions(),
+        skipped_batches=assignment.unreadable.skipped,
+        maps_written=committer.maps.count,
+        map_seconds=committer.maps.seconds,
+    )
+
+
+def engine_stats(
+    contact: Contact,
+    processor: Processor,
+    state: RunState,
+    intake: str,
+    outputs: tuple[BrokerOutputs, ...],
+    heads: Collection[Record[Any, Any]],
+) -> Stats:
+    """Return the part of a snapshot that does not depend on the kind of group. ``heads``: of all lanes."""
+    scheduler, counters = processor.scheduler, processor.scheduler.counters
+    return replace(
+        stats_before(contact, intake, state),
         admitted=counters.admitted,
         buffered=scheduler.buffered,
         buffered_bytes=scheduler.buffered_bytes,
@@ -75,33 +106,15 @@ def stats_of(
         failed_attempts=counters.failed_attempts,
         ready_lanes=scheduler.ready,
         lanes=sum(len(source.lanes) for source in scheduler.sources),
-        lag=lag,
-        lag_age=None if lag is None else max(ages, default=0.0),
         waiting=tuple(processor.retries.at_gates),
-        contact=client.contact(),
         oldest_in_flight=_oldest_in_flight(processor),
         longest_retrying=_longest_retrying(scheduler.sources, processor.time()),
-        intake=intake,
         longest_lane=_longest_lane(heads),
-        commits=committer.commits,
-        failed_commits=committer.failed_commits,
-        offset_resets=assignment.resets.count,
-        unreadable_maps=assignment.opener.unreadable_maps,
-        log_truncations=assignment.truncations.count,
-        cut_maps=committer.cut_maps,
-        metadata_limit=committer.limit.characters,
-        partitions=partitions,
         outputs=outputs,
-        transactions=committer.transactions(),
         released=counters.released,
-        skipped_batches=assignment.unreadable.skipped,
-        counts=_counts(scheduler.end_counts, held),
-        maps_written=committer.maps.count,
-        map_seconds=committer.maps.seconds,
+        counts=_counts(scheduler.end_counts, _sources_by_name(scheduler.sources)),
         blockages=processor.pool.loop_watch.blockages,
         blocked_seconds=processor.pool.loop_watch.blocked_seconds,
-        paused=state.paused,
-        max_concurrency=state.max_concurrency,
     )
 
 

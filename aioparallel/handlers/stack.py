@@ -112,6 +112,12 @@ class Batchings:
         self._every = every
         self._origin = origin
 
+    @property
+    def largest(self) -> int:
+        """The most records in a batch."""
+        batchings = [one for one in (self._every, *self._by_topic.values()) if one is not None]
+        return max([one.terms.size for one in batchings], default=1)
+
     def of(self, record: Record[Any, Any]) -> Batching | None:
         """Return the batching of a record; None: it runs alone."""
         if self._every is not None:

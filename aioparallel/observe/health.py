@@ -141,6 +141,12 @@ class ProblemKind(StrEnum):
     """Records of a queue do not run because their start markers cannot be written.
 
     Check the marker topic: do its brokers answer, has it as many partitions as the queue?"""
+    LOCK_LOST = "lock_lost"
+    """Within the last minute records of a share group have lost their locks before their handlers had ended, so they
+    are delivered again, to any member.
+
+    Do the brokers answer? If they refuse to renew locks, set the group's ``share.renew.acknowledge.enable``, or a
+    ``share.record.lock.duration.ms`` that is longer than the handlers take."""
     MAX_PARKED = "max_parked"
     """Too many records of a partition wait for a retry, so none of its new records starts.
 

@@ -17,6 +17,7 @@ __all__ = [
     "PartitionStats",
     "Paused",
     "Retrying",
+    "ShareStats",
     "StateStats",
     "Stats",
     "TransactionStats",
@@ -206,6 +207,8 @@ class Contact:
     """Assigned partitions without a leader."""
     missing: tuple[str, ...] = ()
     """Topics given by name that have been missing for five seconds or more."""
+    failing: tuple[TopicPartition, ...] = ()
+    """In a share group: assigned partitions of which nothing could be acquired the last time, because of an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +261,39 @@ class StateStats:
     """Full snapshots written since the start of the run."""
     unapplied: int
     """Offsets that are kept because their records are complete and not in the state: dead-lettered or skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareStats:
+    """A member of a share group: its locked records, and acknowledgements since the start of the run."""
+
+    locked: int
+    """Records and unreadable offsets that are locked for this member."""
+    unanswered: int
+    """Acknowledgements that the brokers have not answered yet."""
+    accepted: int
+    """Records that are done, as the brokers know."""
+    released: int
+    """Records that were released to be delivered again, as the brokers know."""
+    rejected: int
+    """Records that are not delivered again although they failed, as the brokers know."""
+    renewed: int
+    """Locks that have begun anew."""
+    released_unbegun: int
+    """Records that were released before their first attempt: at a pause, at the stop, or because they could not begin
+    before their lock ended. Each delivery counts towards the group's limit."""
+    lost: int
+    """Records whose lock has ended, or could not be renewed, while their handler ran or their outputs were sent, or
+    just before their handler was called. Handlers that run are cancelled, so ``late`` does not count these."""
+    given_up: int
+    """Records that were released in the group's last delivery, or whose lock ended in it: the group delivers them no
+    more. **They are lost**, unless the brokers write dead letters."""
+    late: int
+    """Records that were handled, but acknowledged after their lock had ended: ``on_late``."""
+    unknown: int
+    """Records that were handled and whose acknowledgement was not answered: they may be delivered again."""
+    unreadable: int
+    """Offsets that could not be read, counted at each delivery."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +395,8 @@ class Stats:
     """With ``commits=Transactions(...)``, once the run has begun; else None."""
     state: StateStats | None = None
     """With ``state``; else None."""
+    share: ShareStats | None = None
+    """Of a ``ShareConsumer``, once the run has begun; else None."""
     released: int = 0
     """Records of a queue that were left to be delivered again."""
     cut_letters: int = 0

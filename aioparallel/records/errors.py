@@ -457,6 +457,29 @@ class HandlerCancelled(RecordFailure):
         super().__init__("the handler ended with CancelledError, though nothing had cancelled it from outside")
 
 
+class LockLost(RecordFailure):
+    """The lock of a record of a share group has ended, or is about to and cannot be renewed. Its handler was not
+    called, or was cancelled. The record is delivered again, to any member."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "its lock ends and cannot be renewed, so it is delivered again; its handler was cancelled or not called"
+        )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), ()
+
+
+class LastDelivery(RecordFailure):
+    """A record of a share group did not end in its last delivery, because the run or its lock ended."""
+
+    def __init__(self) -> None:
+        super().__init__("it has not ended in its last delivery: the run has stopped, or its lock could not be renewed")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), ()
+
+
 class DeferralTimeout(RecordFailure, TimeoutError):
     """A deferred record was not completed, failed or rejected in time."""
 

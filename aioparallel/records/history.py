@@ -44,6 +44,7 @@ class History:
         "alone",
         "attempts_before",
         "deferral",
+        "delivery_count",
         "first_failure",
         "idle_parks",
         "is_restored",
@@ -72,6 +73,7 @@ class History:
         self.origin: Origin | None = None
         self.is_restored = False  # the headers that a retry topic added were read
         self.deferral: Deferral | None = None
+        self.delivery_count = 1  # of a share group: how often it was delivered
         self.kept_at: tuple[Gate, ...] = ()  # gates that keep a place for it until it enters one
         self.strayed = False  # its last attempt ended by a cancellation that may have been meant for other work
         self.undecodable: str | None = None  # why no handler may get it
@@ -148,16 +150,18 @@ def _rebuilt(
     attempt: int,
     failures: tuple[Failure | None, Failure | None],
     origin: Origin | None,
+    delivery_count: int,
 ) -> Record[Any, Any]:
     key, value, headers, timestamp = parts
     record: Record[Any, Any] = Record(*place, key, value, headers, timestamp)
     if raw is not None:
         record._raw = raw
-    if attempt != 1 or origin is not None or failures != (None, None):
+    if attempt != 1 or origin is not None or failures != (None, None) or delivery_count != 1:
         history = history_of(record)
         history.attempts_before = attempt - 1
         history.first_failure, history.last_failure = failures
         history.origin = origin
+        history.delivery_count = delivery_count
     return record
 
 
@@ -170,6 +174,7 @@ def _reduced(record: Record[Any, Any]) -> tuple[Callable[..., Record[Any, Any]],
         record.attempt,
         (record.first_failure, record.last_failure),
         history.origin if history is not None else None,
+        record.delivery_count,
     )
 
 

@@ -264,6 +264,12 @@ class Record(Generic[K_co, V_co]):
         return 1 + self._parks + (history.attempts_before - history.idle_parks if history else 0)
 
     @property
+    def delivery_count(self) -> int:
+        """In a share group: how often the record was delivered, to any member, this time included. Else 1."""
+        # Only records that were delivered before have a history because of that.
+        return self._history.delivery_count if self._history else 1
+
+    @property
     def first_failure(self) -> Failure | None:
         """The first failed attempt; None if none has failed."""
         return self._history.first_failure if self._history else None

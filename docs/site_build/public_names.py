@@ -132,6 +132,7 @@ PAGES = (
     ApiPage("api/offsets.md", "aioparallel.offsets", "aioparallel.offsets", ""),
     ApiPage("api/queues-kmq.md", "aioparallel.queues.kmq", "aioparallel.queues.kmq", ""),
     ApiPage("api/queues-priority.md", "aioparallel.queues.priority", "aioparallel.queues.priority", ""),
+    ApiPage("api/queues-share.md", "aioparallel.queues.share", "aioparallel.queues.share", ""),
     ApiPage("api/spark.md", "aioparallel.spark", "aioparallel.spark", ""),
     ApiPage("api/spark-backfill.md", "aioparallel.spark.backfill", "aioparallel.spark.backfill", ""),
     ApiPage("api/testing.md", "aioparallel.testing", "aioparallel.testing", ""),

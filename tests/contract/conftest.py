@@ -13,14 +13,17 @@ import uvloop
 
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.testing import LocalKafka
-from tests.support.clusters import aiokafka_cluster, memory_cluster
+from tests.support.clusters import aiokafka_cluster, kafka_share_cluster, memory_cluster, memory_share_cluster
 from tests.support.clusters.cluster import Cluster, ClusterKind
 from tests.support.clusters.member import Member
+from tests.support.clusters.share_cluster import ShareCluster, ShareClusterKind
 from tests.support.clusters.strict_broker import PROPERTIES, login
+from tests.support.virtual_time import VirtualLoop
 
 # --- THE REGISTRY -----------------------------------------------------------------------------------------
 # To add a cluster, add its kind to KINDS of its module; to add a module, add its KINDS here.
 REGISTRY: Sequence[ClusterKind] = (*memory_cluster.KINDS, *aiokafka_cluster.KINDS)
+SHARE_REGISTRY: Sequence[ShareClusterKind] = (*memory_share_cluster.KINDS, *kafka_share_cluster.KINDS)
 # ----------------------------------------------------------------------------------------------------------
 
 
@@ -29,16 +32,21 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "needs(*features): only for clusters that have all these features")
 
 
-def pytest_asyncio_loop_factories() -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
-    """Each test runs once on each event loop."""
-    return {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    """Each test runs once on each event loop. Those of share groups run in virtual time as well."""
+    factories: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+        "asyncio": asyncio.new_event_loop,
+        "uvloop": uvloop.new_event_loop,
+    }
+    return factories | ({"virtual": VirtualLoop} if "share_kind" in getattr(item, "fixturenames", ()) else {})
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give ``cluster_kind`` each registered kind, with the kind's marks."""
-    if "cluster_kind" in metafunc.fixturenames:
-        kinds = [pytest.param(kind, id=kind.name, marks=kind.marks) for kind in REGISTRY]
-        metafunc.parametrize("cluster_kind", kinds, indirect=True, scope="function")
+    """Give ``cluster_kind`` and ``share_kind`` each registered kind, with the kind's marks."""
+    for fixture, registry in (("cluster_kind", REGISTRY), ("share_kind", SHARE_REGISTRY)):
+        if fixture in metafunc.fixturenames:
+            kinds = [pytest.param(kind, id=kind.name, marks=kind.marks) for kind in registry]
+            metafunc.parametrize(fixture, kinds, indirect=True, scope="function")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -50,8 +58,8 @@ def fits(item: pytest.Item) -> bool:
     """Whether the item's cluster has the features that the item needs."""
     if not isinstance(item, pytest.Function) or not hasattr(item, "callspec"):
         return True
-    kind = item.callspec.params.get("cluster_kind")
-    if not isinstance(kind, ClusterKind):
+    kind = item.callspec.params.get("cluster_kind") or item.callspec.params.get("share_kind")
+    if not isinstance(kind, ClusterKind | ShareClusterKind):
         return True
     needs = {feature for mark in item.iter_markers("needs") for feature in mark.args}
     return needs <= kind.features and any(loop in item.callspec.id.split("-") for loop in kind.loops)
@@ -77,6 +85,25 @@ async def cluster(cluster_kind: ClusterKind, cluster_broker: object) -> AsyncIte
 
 
 @pytest.fixture
+def share_kind(request: pytest.FixtureRequest) -> ShareClusterKind:
+    """Which cluster this test of share groups runs against."""
+    return cast("ShareClusterKind", request.param)
+
+
+@pytest.fixture
+def share_broker(share_kind: ShareClusterKind, request: pytest.FixtureRequest) -> object:
+    """The result of the kind's ``broker_fixture``."""
+    return request.getfixturevalue(share_kind.broker_fixture) if share_kind.broker_fixture else None
+
+
+@pytest_asyncio.fixture
+async def shared(share_kind: ShareClusterKind, share_broker: object) -> AsyncIterator[ShareCluster]:
+    """The cluster this test of share groups runs against."""
+    async with share_kind.open(share_broker) as opened:
+        yield opened
+
+
+@pytest.fixture
 def topic() -> str:
     """A new topic name; the test creates the topic."""
     return f"topic-{uuid.uuid4().hex[:12]}"
@@ -98,6 +125,13 @@ def member(cluster: Cluster, group_id: str) -> Member:
 def strict() -> Iterator[LocalKafka]:
     """The broker of the strict tests; see ``strict_broker.py``."""
     with LocalKafka(compile_once=True, server_properties=PROPERTIES) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def sharing_kafka() -> Iterator[LocalKafka]:
+    """The broker of the tests of share groups; see ``kafka_share_cluster.py``."""
+    with LocalKafka(compile_once=True, server_properties=kafka_share_cluster.PROPERTIES) as broker:
         yield broker
 
 

@@ -125,6 +125,17 @@ async def work(record):
     if consumer.stats().succeeded == 9:
         consumer.stop()
 """
+_FROM_THE_BEGINNING = """
+import asyncio
+from aioparallel.clients.aiokafka.share_admin import ShareAdmin
+
+async def configure(group):
+    async with ShareAdmin("localhost:9092") as admin:
+        await admin.set_group_configs(group, {"share.auto.offset.reset": "earliest"})
+
+asyncio.run(configure("workers"))
+"""
+_SHARED = {"shared": [Outgoing("shared", b"%d" % n) for n in range(10)]}
 _MAIL: dict[str, list[Outgoing]] = {f"mail-{priority}": [] for priority in range(3)}
 _PRIORITIES: dict[str, list[Outgoing]] = {"jobs-0": [], "jobs-1": [], "jobs-2": [Outgoing("jobs-2", b"v")]}
 _MAILS = """
@@ -254,6 +265,26 @@ GIVEN: Mapping[str, Given] = {
         compacted=["totals-state", "totals-snapshots"],
         starts_kafka=True,
         says="2\n",
+    ),
+    "docs/queues.md: Share groups": Given(
+        before=_FROM_THE_BEGINNING,
+        instead={'"jobs"': '"shared"'},
+        topics=_SHARED,
+        starts_kafka=True,
+        lines=10,
+        says=r"(working on b'\d' delivery 1\n){10}",
+    ),
+    "docs/queues.md: Dead letters of a share group": Given(
+        after="print(consumer)\n", topics={"jobs": []}, says=r".*ShareConsumer.*\n"
+    ),
+    "aioparallel.queues.share.consumer.ShareConsumer": Given(
+        before="from aioparallel.queues.share import ShareConsumer\n"
+        "async def work(record):\n    print(record.value, flush=True)\n    consumer.stop()\n"
+        + _FROM_THE_BEGINNING.replace('asyncio.run(configure("workers"))', 'await configure("workers-once")'),
+        instead={'"jobs"': '"shared-once"', '"workers"': '"workers-once"'},
+        topics={"shared-once": [Outgoing("shared-once", b"v")]},
+        starts_kafka=True,
+        says="b'v'\n",
     ),
     "docs/queues.md: Acknowledge single records (KMQ)": Given(
         topics=_JOBS, lines=10, says=r"(working on b'\d' for the 1 time\n){10}"

@@ -9,6 +9,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 from aioparallel.testing.processes.child import Child
 from tests.support.newcomer import ROOT, Newcomer
 from tests.support.waiting import DEADLINE, until
@@ -162,6 +164,21 @@ async def test_kmq(tmp_path: Path) -> None:
         assert [lines[f"b'fails' fails, the {time}. time"] for time in range(1, 5)] == [1] * 4
         assert all(lines[f"b'job {number}' is done, the 1. time"] == 1 for number in range(98))
         (letter,) = await newcomer.read("jobs__undelivered", 1)
+        assert letter.value == b"fails"
+        await end(program, signal.SIGINT)
+
+
+@pytest.mark.real
+async def test_share(tmp_path: Path) -> None:
+    """The slow job is the last one, what fails is put away after three deliveries, all else is done once; Ctrl-C ends
+    it well."""
+    async with Newcomer("share/work", tmp_path) as newcomer:
+        program = newcomer.terminals["work.py"]
+        lines = [(await program.line(DEADLINE)).strip() for _ in range(98 + 1 + 3)]
+        assert lines[-1] == "b'slow' is done, delivery 1"
+        assert [one for one in lines if "fails" in one] == [f"b'fails' fails, delivery {n}" for n in (1, 2, 3)]
+        assert len({one for one in lines if one.endswith("is done, delivery 1")}) == 99
+        (letter,) = await newcomer.read("jobs.dlq", 1)
         assert letter.value == b"fails"
         await end(program, signal.SIGINT)
 

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from aioparallel.cli.bench.command import BenchSettings
 from aioparallel.cli.bench.measuring import measure
+from aioparallel.clients.aiokafka.share_admin import ShareAdmin
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.filling import Message, fill
 from aioparallel.testing.pytest_plugin import TopicMaker
@@ -41,3 +42,19 @@ async def test_a_topic_of_yours_stays(local_kafka: LocalKafka, kafka_topic: Topi
         await admin.close()
     assert topic in topics
     assert not [name for name in [*topics, *groups] if name.startswith("aioparallel-bench")]
+
+
+async def test_a_share_group_is_measured(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """Its own topic and one of yours, each record once; afterwards no group is left, and none of its configs."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(2)
+    fill(servers, topic, [(serial % 2, Message(key=b"key", value=b"value")) for serial in range(300)])
+    shown = io.StringIO()
+    console = Console(file=shown, width=160)
+    for more in ({"records": 500, "keys": 20}, {"records": 200, "topic": topic}):
+        settings = BenchSettings(bootstrap_servers=servers, handler_ms=1.0, share=True, **more)
+        assert await measure(settings, console), shown.getvalue()
+    assert "ShareConsumer" in shown.getvalue()
+    assert "ParallelConsumer" not in shown.getvalue()
+    assert "passed: each record once, all acknowledged" in shown.getvalue()
+    async with ShareAdmin(servers) as admin:
+        assert not [name for name in await admin.share_groups() if name.startswith("aioparallel-bench")]

@@ -39,7 +39,7 @@ def test_list_and_show(local_kafka: LocalKafka) -> None:
     assert "first line" in lines[1]
     assert "Refused" in lines[2]
     assert f"{letters.topic}: 2 open letters (1 app.errors.Refused, 1 builtins.KeyError)" in output
-    assert "1 record is no letter of aioparallel's; --all shows them." in output
+    assert "1 record is no letter; --all shows them." in output
     assert "no letter" in letters.run("list", "--all")[0].splitlines()[3]
     assert "\x1b" not in output
     shown, _ = letters.run("show")

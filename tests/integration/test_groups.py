@@ -150,7 +150,7 @@ async def test_members_stuck_records_and_the_list(local_kafka: LocalKafka, kafka
     ran = await command(servers, "show", group, "--topic", "other")
     assert (ran.exit_code, f"it reads {topic}" in ran.stderr) == (1, True)
     ran = await command(servers, "show", f"{group}-missing")
-    assert (ran.exit_code, "there is no group" in ran.stderr) == (1, True)
+    assert (ran.exit_code, "there is no consumer group" in ran.stderr) == (1, True)
 
 
 async def test_a_group_that_never_ran_has_all_records_left(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:

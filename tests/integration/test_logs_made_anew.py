@@ -24,6 +24,7 @@ from aioparallel.testing import LocalKafka
 from aioparallel.testing.event_log import EventKind, EventTail
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.children.job import Job
+from tests.support.inside import client_of
 from tests.support.kafka.consuming import consume, consumer_of, consuming
 from tests.support.kafka.filling import Message, fill
 from tests.support.kafka.reading import committed
@@ -239,7 +240,7 @@ async def test_the_leader_epoch_is_committed_and_asked_about(local_kafka: LocalK
     consumer = consumer_of(servers, topic, group_id=group)
     async with consuming(consumer, Values()):
         await until(lambda: consumer.health().joined)
-        client = consumer._client
+        client = client_of(consumer)
         assert await client.committed([place], 10) == {place: Committed(70, "", 0)}
         assert await client.valid_ends({place: 0}, 10) == {place: 70}
         assert await client.valid_ends({place: -1}, 10) == {place: 70}

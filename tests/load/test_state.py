@@ -20,6 +20,7 @@ from aioparallel.testing import LocalKafka
 from aioparallel.testing.processes.child import Child
 from aioparallel.testing.pytest_plugin import TopicMaker
 from tests.support.children.keeping_state import sums
+from tests.support.inside import client_of
 from tests.support.kafka.filling import Message, fill, number_of, numbered
 from tests.support.kafka.reading import committed, read_all
 from tests.support.members.restless import Restless
@@ -148,7 +149,8 @@ async def test_a_million_keys(local_kafka: LocalKafka, kafka_topic: TopicMaker, 
         await child.kill()
     rate = await complete() / (time.monotonic() - began)
     consumer = reader(servers, source)
-    read = consumer._client.read
+    client = client_of(consumer)
+    read = client.read
     count = size = 0
 
     async def counting(spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
@@ -158,7 +160,7 @@ async def test_a_million_keys(local_kafka: LocalKafka, kafka_topic: TopicMaker, 
             size += sum(len(record.key or b"") + len(record.value or b"") for record in fetched.records)
             yield fetched
 
-    consumer._client.read = counting  # type: ignore[method-assign, assignment]
+    client.read = counting  # type: ignore[method-assign, assignment]
     consumer.pause()
     async with consumer:
         running = asyncio.create_task(consumer.run(never))

@@ -205,7 +205,7 @@ def context_of(options: Options, group_id: str, client: Client, producer: Produc
         group_id=group_id,
         servers="memory:9092",
         options=options,
-        client=client,
+        group_client=client,
         producer=producer,
         plain_producer=lambda: producer,
         fail=fail,

@@ -29,6 +29,8 @@ FILLING: Final = (
     "examples.fill_flights",
     "examples/priority/order_mail.py",
     "examples/kmq/order_jobs.py",
+    "examples/share/order_jobs.py",
+    "share",
 )
 """Programs whose end is waited for before the next command is typed."""
 

@@ -21,11 +21,16 @@ class _VirtualSelector(selectors.DefaultSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self.turns = 0
+        self.moments: dict[int, asyncio.Future[None]] = {}
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is None:
             raise RuntimeError("deadlock: nothing is ready, and nothing ever will be")
         self.now += max(_TURN, timeout)
+        self.turns += 1
+        if (moment := self.moments.pop(self.turns, None)) is not None and not moment.done():
+            moment.set_result(None)
         ready: list[tuple[selectors.SelectorKey, int]] = super().select(0)
         return ready
 
@@ -39,6 +44,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._virtual.now
+
+    def block(self, seconds: float) -> None:
+        """Let so much time pass within this turn, as a handler does that blocks the loop."""
+        self._virtual.now += seconds
+
+    async def turns(self, count: int) -> None:
+        """Wait for so many turns of the loop. Unlike ``sleep(0)`` in a loop, this lets time pass."""
+        moment = self._virtual.moments[self._virtual.turns + max(1, count)] = self.create_future()
+        await moment
 
     def run_in_executor(  # type: ignore[override]
         self, executor: Any, func: Callable[..., T], *args: Any

@@ -39,6 +39,9 @@ class BenchSettings:
     handler_ms: float = 5.0
     """How long each handler sleeps, in milliseconds; 0 returns at once."""
     concurrency: int = 100
+    share: bool = False
+    """Measure a ShareConsumer, as the only member of a share group, in place of the ParallelConsumer. Needs your
+    brokers, Kafka 4.2 or later."""
 
     def __post_init__(self) -> None:
         for name in ("records", "keys", "partitions", "concurrency"):
@@ -48,9 +51,21 @@ class BenchSettings:
             raise ConfigurationError("handler_ms", self.handler_ms, "must be from 0 to 60,000")
         if self.bootstrap_servers is None and self.topic is not None:
             raise ConfigurationError("topic", self.topic, "needs bootstrap_servers as well")
+        if self.bootstrap_servers is None and self.share:
+            raise ConfigurationError(
+                "share",
+                True,
+                "needs bootstrap_servers as well: the broker in this process has no share groups, and `aioparallel "
+                "broker --kafka` starts Apache Kafka, which has them",
+            )
         most = EMBEDDED_RECORDS * self.partitions
         if self.bootstrap_servers is None and self.records > most:
             raise ConfigurationError("records", self.records, f"the embedded broker can keep only {most}")
+
+    @property
+    def consumer(self) -> str:
+        """The class that is measured."""
+        return "ShareConsumer" if self.share else "ParallelConsumer"
 
 
 def bench(*, settings: BenchSettings = BenchSettings()) -> bool:
@@ -58,13 +73,15 @@ def bench(*, settings: BenchSettings = BenchSettings()) -> bool:
 
     Creates and fills a topic, and deletes it at the end; or reads one of yours with a temporary group. The handler
     sleeps instead of the call that yours makes. Then new records are sent at half of the measured rate, for latency and
-    lag. The exit code is 1 if a record was lost, repeated, out of order in its key, or not committed.
+    lag. The exit code is 1 if a record was lost, repeated, out of order in its key, or not committed; with `--share`,
+    where there is no order, if one was lost, repeated, or not acknowledged.
 
     **Examples**
 
     - `aioparallel bench`: on a broker inside this process, in half a minute
     - `aioparallel bench --bootstrap-servers localhost:9092 --handler-ms 20 --concurrency 500`
     - `aioparallel bench --bootstrap-servers localhost:9092 --topic orders --records 50000`
+    - `aioparallel bench --bootstrap-servers localhost:9092 --share`
     """
     require_extra("bench", NEEDS)
     from aioparallel.cli.bench.measuring import measure  # noqa: PLC0415 - brings the Kafka clients

@@ -1,4 +1,4 @@
-"""Measures a plain loop and the parallel consumer on one topic, and checks the consumer's work."""
+"""Measures a plain loop and the parallel or share consumer on one topic, and checks the consumer's work."""
 
 from __future__ import annotations
 
@@ -23,13 +23,15 @@ from aioparallel.cli.console import say
 from aioparallel.clients import AiokafkaClient
 from aioparallel.clients.aiokafka.admin import Admin
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline
+from aioparallel.clients.aiokafka.share_admin import ShareAdmin
+from aioparallel.queues.share import ShareConsumer
 from aioparallel.records.errors import AioparallelError, TopicNotFound
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing import DeliveryChecker, EmbeddedBroker, OrderChecker
 from aioparallel.testing.event_log import EventKind, EventLog, read_events, replay
 from aioparallel.testing.filling import Message, fill
 
-__all__ = ["measure", "unfinished"]
+__all__ = ["measure", "unacknowledged", "unfinished"]
 
 _TIMEOUT: Final = 60.0
 """Seconds for a request to the brokers."""
@@ -40,6 +42,7 @@ _STALL: Final = 30.0
 _PLAIN_SECONDS: Final = 5.0
 """Longest run of the plain loop, which is enough for its rate."""
 _PACED_SECONDS: Final = 5.0
+_START: Final = "share.auto.offset.reset"
 _TICK: Final = 0.005
 """Seconds between two measurements of the event loop's delay, and of the lag."""
 
@@ -50,6 +53,9 @@ async def measure(settings: BenchSettings, console: Console) -> bool:
     Run it on uvloop, like the consumer. Raises AioparallelError if the brokers cannot be used.
     """
     name = f"aioparallel-bench-{uuid.uuid4().hex[:8]}"  # of the topic and the group
+    if settings.share and settings.bootstrap_servers is not None:
+        async with ShareAdmin(settings.bootstrap_servers, timeout=_ANSWER) as admin:
+            await admin.require_share_groups()
     async with _place(settings, name) as (servers, topic):
         if settings.topic is None:
             console.print(f"Filling {topic}: {settings.records:,} records, {settings.keys:,} keys")
@@ -59,13 +65,15 @@ async def measure(settings: BenchSettings, console: Console) -> bool:
             raise AioparallelError(f"there are no records in {topic} at {servers}")
         console.print(f"A plain loop, for {_PLAIN_SECONDS:g} s at most")
         plain = await _plain_rate(settings, servers, topic, records)
-        console.print("ParallelConsumer")
+        console.print(settings.consumer)
         try:
+            if settings.share:
+                await _start_at_the_beginning(servers, name)
             seen = await _parallel(settings, servers, topic, name, records)
             show(settings, plain, seen, console)
         finally:
             if settings.bootstrap_servers is not None:  # the embedded broker ends with all its groups
-                await _delete_group(servers, name)
+                await _delete_group(servers, name, is_share=settings.share)
     return not seen.problems
 
 
@@ -99,10 +107,17 @@ async def _place(settings: BenchSettings, name: str) -> AsyncIterator[tuple[str,
                     _warn_of_rest(f"topic {name}", error)
 
 
-async def _delete_group(servers: str, name: str) -> None:
+async def _start_at_the_beginning(servers: str, group: str) -> None:
+    async with ShareAdmin(servers, timeout=_ANSWER) as admin:
+        await admin.set_group_configs(group, {_START: "earliest"})
+
+
+async def _delete_group(servers: str, name: str, *, is_share: bool) -> None:
     try:
-        async with Admin(servers, timeout=_ANSWER) as admin:
+        async with ShareAdmin(servers, timeout=_ANSWER) as admin:
             await admin.delete_group(name)
+            if is_share:  # configs of a group outlive it
+                await admin.set_group_configs(name, {_START: None})
     except (AioparallelError, TimeoutError) as error:
         _warn_of_rest(f"group {name}", error)
 
@@ -159,9 +174,8 @@ async def _parallel(settings: BenchSettings, servers: str, topic: str, group: st
                 if seen.handled == records:
                     seen.cpu = time.thread_time() - cpu
 
-        consumer = ParallelConsumer(
-            topic, bootstrap_servers=servers, group_id=group, max_concurrency=settings.concurrency
-        )
+        kind = ShareConsumer if settings.share else ParallelConsumer
+        consumer = kind(topic, bootstrap_servers=servers, group_id=group, max_concurrency=settings.concurrency)
         async with consumer:
             running = asyncio.create_task(consumer.run(handle))
             watching = asyncio.create_task(_watch_loop(seen))
@@ -178,7 +192,7 @@ async def _parallel(settings: BenchSettings, servers: str, topic: str, group: st
                 await running
         _check(settings, Path(folder, "events"), seen)
     if settings.topic is None or seen.handled < records:
-        left = await unfinished(servers, topic, group)
+        left = await (unacknowledged(servers, group) if settings.share else unfinished(servers, topic, group))
         if left and seen.handled < records:
             left.insert(0, f"{seen.handled:,} of {records:,} records were handled, and then none for {_STALL:g} s")
         seen.problems += left
@@ -226,7 +240,8 @@ async def _paced(settings: BenchSettings, servers: str, topic: str, consumer: Pa
 
 
 def _check(settings: BenchSettings, log: Path, seen: Seen) -> None:
-    """Check the order of keys and completeness. In the user's topic the offsets are unknown: only repeats are found."""
+    """Check the order of keys, if there is one, and completeness. In the user's topic the offsets are unknown: only
+    repeats are found."""
     order, delivery, events = OrderChecker(), DeliveryChecker[tuple[int, int]](), read_events(log)
     if settings.topic is None:
         offsets = Counter[int]()
@@ -238,7 +253,7 @@ def _check(settings: BenchSettings, log: Path, seen: Seen) -> None:
             if event.kind is EventKind.ENDED:
                 delivery.produced((event.partition, event.offset))
     replay(events, lambda partition, offset: seen.keys[partition, offset], order, delivery)
-    for check in (order.check, lambda: delivery.check(max_duplicates=0)):
+    for check in (order.check, lambda: delivery.check(max_duplicates=0))[settings.share :]:
         try:
             check()
         except AssertionError as error:
@@ -266,3 +281,14 @@ async def unfinished(servers: str, topic: str, group: str) -> list[str]:
     """Partitions where the group has not committed everything. Gaps count as offsets and are committed, too."""
     left = await _ends(servers, topic, group, committed=True)
     return [f"{place}: the last {count} offsets are not committed" for place, count in sorted(left.items()) if count]
+
+
+async def unacknowledged(servers: str, group: str) -> list[str]:
+    """Partitions where the share group has not ended everything."""
+    async with ShareAdmin(servers, timeout=_ANSWER) as admin:
+        offsets = await admin.offsets(group)
+    return [
+        f"{place}: {one.lag} offsets are not acknowledged"
+        for place, one in sorted(offsets.items())
+        if one.lag not in (0, None)
+    ]

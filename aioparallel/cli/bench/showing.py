@@ -14,6 +14,8 @@ from aioparallel.cli.bench.command import BenchSettings
 __all__ = ["Seen", "limit_of", "show"]
 
 NEAR: Final = 0.8
+_LATE: Final = 2.0
+"""Handlers that take so many times as long as they sleep wait for the event loop."""
 """The part of a maximum from which on it counts as the limit."""
 
 
@@ -48,7 +50,7 @@ def show(settings: BenchSettings, plain: float, seen: Seen, console: Console) ->
     table = Table(show_header=False)
     count = seen.handled
     table.add_row("plain loop", f"{plain:,.0f} records/s")
-    table.add_row("ParallelConsumer", f"{seen.rate:,.0f} records/s ({seen.rate / plain:,.1f} times)" if plain else "-")
+    table.add_row(settings.consumer, f"{seen.rate:,.0f} records/s ({seen.rate / plain:,.1f} times)" if plain else "-")
     table.add_row("CPU of the event loop", f"{seen.cpu / max(count, 1) * 1e6:,.1f} µs a record")
     table.add_row("longest hold of the event loop", f"{seen.hold * 1e3:.1f} ms")
     if seen.latencies:
@@ -59,9 +61,13 @@ def show(settings: BenchSettings, plain: float, seen: Seen, console: Console) ->
             for name, share in shares.items()
         )
         table.add_row(f"sent to handler, at {seen.paced_rate:,.0f} records/s", shown)
-        table.add_row("highest lag then", f"{seen.lag:,} records")
+        if not settings.share:  # a member of a share group does not know where its partitions end
+            table.add_row("highest lag then", f"{seen.lag:,} records")
     table.add_row("what limits", limit_of(settings, seen))
-    checked = "each record once, keys in order, all committed" if settings.topic is None else "once, keys in order"
+    if settings.share:
+        checked = "each record once, all acknowledged" if settings.topic is None else "once"
+    else:
+        checked = "each record once, keys in order, all committed" if settings.topic is None else "once, keys in order"
     table.add_row("checks", "[bold red]FAILED[/]" if seen.problems else f"passed: {checked}")
     console.print(table)
     for problem in seen.problems:
@@ -73,10 +79,16 @@ def limit_of(settings: BenchSettings, seen: Seen) -> str:
     seconds, took = max(seen.seconds, 1e-9), seen.busy / max(seen.handled, 1)
     if seen.cpu / seconds >= NEAR:
         return f"CPU: the event loop's core is {seen.cpu / seconds:.0%} busy; more processes go on from here"
-    lanes = Counter((partition, key) for (partition, _), key in seen.keys.items() if key is not None)
+    keys = {} if settings.share else seen.keys
+    lanes = Counter((partition, key) for (partition, _), key in keys.items() if key is not None)
     (_, key), most = lanes.most_common(1)[0] if lanes else ((0, b""), 0)
     if most * took / seconds >= NEAR:
         return f"the order of keys: {most:,} records of key {key!r} run one after the other, {most * took:.1f} s"
     if seen.busy / settings.concurrency / seconds >= NEAR:
+        if took * 1e3 > _LATE * max(settings.handler_ms, 1.0):
+            return (
+                f"the event loop is late: handlers that sleep {settings.handler_ms:g} ms take {took * 1e3:,.1f} ms, "
+                f"while its core is {seen.cpu / seconds:.0%} busy; look at what else runs here, such as the brokers"
+            )
         return f"concurrency: {settings.concurrency} handlers run nearly all the time; raise --concurrency"
     return "reading: neither CPU nor handlers are busy all the time; look at brokers, network, and what else runs here"

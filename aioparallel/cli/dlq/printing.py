@@ -14,7 +14,7 @@ from rich.text import Text
 from aioparallel.cli.console import age, counted, local_time, plain_text
 from aioparallel.cli.dlq.selecting import Age, DeadLetter, Selection
 from aioparallel.cli.formats import as_json, iso_time, name_as_json
-from aioparallel.delivery.letters import original_headers
+from aioparallel.delivery.letters import Letter, original_headers
 from aioparallel.records.record import readable_name
 
 __all__ = [
@@ -90,7 +90,7 @@ def footer(
             lines.append(f"Shown: the {shown:,} newest. --newest N shows more; --error, --since ... narrow it down.")
     if count := states["no letter"]:
         what = "record is no letter" if count == 1 else "records are no letters"
-        lines.append(f"{count:,} {what} of aioparallel's{'' if everything else '; --all shows them'}.")
+        lines.append(f"{count:,} {what}{'' if everything else '; --all shows them'}.")
     return [plain_text(line) for line in lines]
 
 
@@ -103,13 +103,15 @@ def details(dead: DeadLetter, now: float) -> str:
         written = "without a timestamp" if origin.timestamp < 0 else f"written {local_time(origin.timestamp / 1000)}"
         lines += [
             f"  origin      {origin.topic}, partition {origin.partition}, offset {origin.offset}, {written}",
-            f"  failed      {local_time(last.at)}, {age(now - last.at)}; first {local_time(letter.first.at)}",
-            f"  attempts    {letter.attempts} in group {letter.group or '(unknown)'}",
+            f"  failed      {local_time(last.at)}, {age(now - last.at)}"
+            + ("" if letter.is_of_broker else f"; first {local_time(letter.first.at)}"),
+            f"  {'deliveries' if letter.is_of_broker else 'attempts  '}  {letter.attempts} in group "
+            f"{letter.group or '(unknown)'}{_of_last_delivery(letter)}",
             f"  error       {last.type}: {last.message}",
         ]
-        if letter.left_out is not None:
-            where = "which is read from its origin" if dead.is_completed else f"and cannot be read: {dead.gone}"
-            lines.append(f"  not in it   {letter.left_out}, {where}")
+        if dead.missing is not None:
+            where = "read from its origin" if dead.is_completed else f"and cannot be read: {dead.gone}"
+            lines.append(f"  not in it   {dead.missing}, {where}")
         if letter.traceback:
             lines += ["  traceback", indented(letter.traceback.rstrip())]
     if headers := original_headers(record.headers):
@@ -118,6 +120,12 @@ def details(dead: DeadLetter, now: float) -> str:
         size = "" if data is None else f"  ({len(data):,} bytes)"
         lines += [f"  {name}{size}", indented(readable(data))]
     return plain_text("\n".join(lines))
+
+
+def _of_last_delivery(letter: Letter) -> str:
+    if letter.deliveries is None:
+        return ""
+    return f", in delivery {letter.deliveries}: those in earlier deliveries are not counted"
 
 
 def indented(text: str) -> str:
@@ -168,8 +176,10 @@ def json_summary(dead: DeadLetter) -> dict[str, object]:
             "origin": letter.origin._asdict(),
             "error": {"type": letter.last.type, "message": letter.last.message},
         }
-        if letter.left_out is not None:
-            summary["left_out"] = asdict(letter.left_out)
+        if letter.deliveries is not None:
+            summary["deliveries"] = letter.deliveries
+        if dead.missing is not None:
+            summary["left_out"] = asdict(dead.missing)
     return summary
 
 
@@ -179,7 +189,7 @@ def json_details(dead: DeadLetter) -> dict[str, object]:
     fields = json_summary(dead)
     if letter is not None:
         fields |= {"failed_first": iso_time(letter.first.at), "traceback": letter.traceback}
-        if letter.left_out is not None:
+        if dead.missing is not None:
             fields |= {"completed": dead.is_completed, "gone": dead.gone or None}
     fields["timestamp"] = None if record.timestamp < 0 else iso_time(record.timestamp / 1000)
     fields["headers"] = [[name_as_json(name), as_json(value)] for name, value in original_headers(record.headers)]

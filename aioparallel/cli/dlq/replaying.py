@@ -33,6 +33,8 @@ GRACE: Final = 5.0
 """Seconds that an interrupted replay waits for outputs in flight, and again for the commit of their marks."""
 PORTION: Final = 16 * 1024 * 1024
 """Bytes of missing parts of letters that are read before they are sent."""
+_UNKNOWN_SIZE: Final = 256 * 1024
+"""Bytes that are assumed for a record of which a broker's letter does not say the size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +98,8 @@ def _portions(records: Sequence[Record]) -> Iterator[list[Record]]:
     for record in records:
         letter = read_letter(record)
         if letter is not None and (left_out := letter.left_out) is not None:
-            size += sum(part or 0 for part in (left_out.value, left_out.key, left_out.headers))
+            sizes = (left_out.value, left_out.key, left_out.headers)
+            size += _UNKNOWN_SIZE if left_out.checksum is None else sum(part or 0 for part in sizes)
         portion.append(record)
         if size >= PORTION:
             yield portion

@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter
 from cyclopts.types import NonNegativeInt, PositiveInt
 
 from aioparallel.cli.parsing import parse_time, understood
-from aioparallel.delivery.letters import Letter
+from aioparallel.delivery.letters import LeftOut, Letter
 from aioparallel.group.client import Span
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import Record
@@ -36,10 +36,11 @@ WHICH: Final = Group("Which letters", sort_key=1)
 
 
 class DeadLetter(NamedTuple):
-    """One record of the topic. ``letter``: None if it is not a dead letter of aioparallel.
+    """One record of the topic. ``letter``: None if it is not a dead letter of aioparallel, or of a share group's
+    brokers.
 
-    For a letter that lacks a part of its record: ``is_completed``: ``record`` was completed from its source; ``gone``:
-    why that failed.
+    For a letter that lacks a part of its record: ``is_completed``: ``record`` was completed from its source, and lacked
+    ``left_out``; ``gone``: why that failed.
     """
 
     record: Record
@@ -47,6 +48,12 @@ class DeadLetter(NamedTuple):
     settled: bool
     is_completed: bool = False
     gone: str = ""
+    left_out: LeftOut | None = None
+
+    @property
+    def missing(self) -> LeftOut | None:
+        """The parts that are not in the topic."""
+        return self.left_out or (None if self.letter is None else self.letter.left_out)
 
     @property
     def age(self) -> Age:

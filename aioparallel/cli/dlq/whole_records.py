@@ -8,7 +8,14 @@ from typing import Final
 
 from aioparallel.cli.dlq.selecting import DeadLetter
 from aioparallel.delivery.first_places import checksum_of
-from aioparallel.delivery.letters import LeftOut, Letter, is_of_letter, original_headers, read_letter
+from aioparallel.delivery.letters import (
+    LeftOut,
+    Letter,
+    is_of_letter,
+    original_headers,
+    read_letter,
+    with_origin_timestamp,
+)
 from aioparallel.group.client import Client, Span
 from aioparallel.queues.kmq.markers import with_count
 from aioparallel.records.errors import ClientError
@@ -18,6 +25,8 @@ __all__ = ["Sources"]
 
 READ_TIMEOUT: Final = 30.0
 """Seconds for all requests about one record."""
+_CLOCKS: Final = 60.0
+"""Seconds by which clocks may differ: a record that was written later than its letter is another one."""
 
 
 class Sources:
@@ -31,7 +40,11 @@ class Sources:
         if dead.letter is None or dead.letter.left_out is None:
             return dead
         found = await self.whole(dead.record)
-        return dead._replace(gone=found) if isinstance(found, str) else dead._replace(record=found, is_completed=True)
+        if isinstance(found, str):
+            return dead._replace(gone=found)
+        # A broker's letter does not say when the record was written.
+        letter = read_letter(found) if dead.letter.left_out.checksum is None else dead.letter
+        return dead._replace(record=found, letter=letter, is_completed=True, left_out=dead.letter.left_out)
 
     async def whole(self, record: Record) -> Record | str:
         """The letter with its whole record; or why it cannot be read."""
@@ -67,10 +80,17 @@ class Sources:
                 for record in fetched.records:
                     if record.offset != offset:
                         continue
-                    if checksum_of(record.key, record.value) != letter.left_out.checksum:
+                    if not _is_the_same(record, letter, letter.left_out):
                         return f"{partition} offset {offset:,} is another record now; was the topic created anew?"
                     return record
         return f"{partition} does not hold offset {offset:,} any more; it may be compacted"
+
+
+def _is_the_same(record: Record, letter: Letter, left_out: LeftOut) -> bool:
+    """Whether the record may be the one of the letter. Of a broker's letter only its time is known."""
+    if left_out.checksum is None:
+        return record.timestamp <= (letter.last.at + _CLOCKS) * 1000
+    return checksum_of(record.key, record.value) == left_out.checksum
 
 
 def _completed(record: Record, left_out: LeftOut, found: Record) -> Record:
@@ -79,6 +99,8 @@ def _completed(record: Record, left_out: LeftOut, found: Record) -> Record:
         ours = tuple(header for header in headers if is_of_letter(header[0]))
         # A queue's redelivery count is a header of its copies, and letters are written without it.
         headers = (*with_count(original_headers(found.headers), None), *ours)
+    if left_out.checksum is None:
+        headers = with_origin_timestamp(headers, found.timestamp)
     return Record(
         record.topic, record.partition, record.offset, found.key, found.value, headers, timestamp=record.timestamp
     )

@@ -131,6 +131,7 @@ async def list_command(*, as_json: Json = False, where: Cluster = Cluster()) -> 
     """List the groups that this user may see: state, type, members, lag and remaining records.
 
     No record is read. So remaining is an upper bound: markers of transactions and compacted offsets above a map count.
+    Of share groups nothing is known here: `aioparallel share list` has their members and lag.
     """
     from aioparallel.cli.groups.showing import list_groups  # noqa: PLC0415 - brings the Kafka client
 

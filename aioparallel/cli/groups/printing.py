@@ -20,6 +20,7 @@ __all__ = ["group_object", "letters_for", "list_table", "objects", "partition_ob
 STRIP_IN_JSON = 64
 _COLOURS = {Cell.COMPLETE: "green", Cell.PARTLY: "yellow", Cell.INCOMPLETE: "red"}
 _NARROWEST = 10
+_SHARE = "share"
 
 
 def letters_for(encoding: str) -> Letters:
@@ -39,8 +40,10 @@ def list_table(groups: Sequence[GroupView]) -> Table:
     table = _table("group", "state", "type", "members", "lag", "remaining at most")
     for one in groups:
         state = one.state
-        numbers = (len(state.members), one.lag, one.remaining)
-        table.add_row(plain_text(one.name), state.state, state.type, *(f"{number:,}" for number in numbers))
+        numbers = [f"{number:,}" for number in (len(state.members), one.lag, one.remaining)]
+        if state.type.lower() == _SHARE:
+            numbers = ["-"] * len(numbers)  # no commits; `aioparallel share list` has them
+        table.add_row(plain_text(one.name), state.state, state.type, *numbers)
     return table
 
 

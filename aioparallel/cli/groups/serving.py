@@ -26,6 +26,10 @@ _READ: Final = 8.0
 """Seconds for reading the figures: scrapers wait for about ten."""
 _PROMETHEUS: Final = "text/plain; version=0.0.4; charset=utf-8"
 _NOT_FOUND: Final = "there are /metrics, /groups and /groups/NAME"
+_NO_GROUP: Final = (
+    "group {} is not served, or does not exist. Share groups are not served: `aioparallel share describe GROUP` has "
+    "their lag\n"
+)
 
 _METRICS: Final = (
     ("aioparallel_group_remaining", "Records that are not complete, by the commits with their offset maps."),
@@ -75,7 +79,7 @@ async def answer(path: str, figures: Figures) -> Answer:
         return _json({"groups": [group_figures(one) for one in groups]})
     name = unquote(path.removeprefix("/groups/"))
     found = [group_figures(one) for one in groups if one.name == name]
-    return _json(found[0]) if found else Answer(404, PLAIN, f"group {name!r} is not served, or does not exist\n")
+    return _json(found[0]) if found else Answer(404, PLAIN, _NO_GROUP.format(repr(name)))
 
 
 def server_of(figures: Figures, host: str, port: int) -> HttpServer:

@@ -184,7 +184,10 @@ def exit_code(view: GroupView, partitions: Sequence[PartitionView], how: Showing
 async def _read(to: Connected, group: str, how: Showing, positions_of: PositionsOf | None, servers: str) -> GroupView:
     (view,) = await read_groups(to, [group], positions_of)
     if group_not_found(view):
-        raise ClientError(f"there is no group {group!r} at {servers}; `aioparallel groups list` names those that exist")
+        raise ClientError(
+            f"there is no consumer group {group!r} at {servers}; `aioparallel groups list` names those that exist, and "
+            "`aioparallel share describe` shows share groups"
+        )
     if how.topic:
         kept = [one for one in view.partitions if one.work.partition.topic in how.topic]
         if not kept:

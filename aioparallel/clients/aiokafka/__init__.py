@@ -56,6 +56,12 @@ the commit metadata. ``internals.py`` declares what is used instead, as one prot
 
     message_classes.py      makes their classes from definitions
     group_messages.py       metadata_messages.py       transaction_messages.py
+    typed_requests.py       sends those of ``clients/messages/``
+
+  Share groups:
+
+    share_client.py         AiokafkaShareClient; names the modules that it consists of
+    acquired_records.py     decodes acquired records
 """
 
 from aioparallel.clients.aiokafka.client import AiokafkaClient

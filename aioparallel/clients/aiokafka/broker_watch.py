@@ -7,7 +7,7 @@ time. So one hung broker of three stops work that does not need it. Therefore:
 * metadata requests go to one broker after the other, to the next one after a second without an answer;
 * requests that any broker can answer go first to brokers that have answered;
 * heartbeats, and other requests that a healthy broker answers at once, have a shorter timeout;
-* a connection attempt, or a wait for a join, ends when the broker is no longer in the metadata;
+* a connection attempt, a wait for a join, or for a share session, ends when the broker is no longer in the metadata;
 * a slow fetch triggers a metadata update, because its partitions may have a new leader;
 * if no known broker answers a metadata request, the configured addresses are queried (``metadata_updates.py``);
 * connecting to one broker does not hold up requests to others (``connector.py``).
@@ -19,7 +19,7 @@ import asyncio
 import logging
 import random
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, Final, TypeVar
 
@@ -35,7 +35,10 @@ from aioparallel.clients.aiokafka.first_answer import NEXT, first_answer
 from aioparallel.clients.aiokafka.group_messages import CommitRequest, Heartbeat, OffsetFetch
 from aioparallel.clients.aiokafka.internals import Connection, Connections, MetadataAnswer
 from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER, MetadataUpdates
+from aioparallel.clients.aiokafka.typed_requests import TypedRequest
 from aioparallel.clients.last_contacts import LastContacts
+from aioparallel.clients.messages.share_groups import SHARE_GROUP_DESCRIBE, SHARE_GROUP_HEARTBEAT
+from aioparallel.clients.messages.share_records import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ClusterChanged
 from aioparallel.records.record import TopicPartition
@@ -52,12 +55,20 @@ _LOOK: Final = 3.0
 """Seconds between metadata updates while a fetch is unanswered, beyond its maximum wait."""
 _SLOW_BY_DESIGN: Final = (JoinGroupRequest, SyncGroupRequest)
 """Answered when all members have joined, so a missing answer says nothing about the broker."""
+_STORED: Final = 10.0
+"""Seconds until a broker that has not answered a request of a share session counts as silent. It answers
+acknowledgements when another broker has stored them; if that one hangs, it tries again after 30 s, and answers then."""
 _HEARTBEAT: Final = "heartbeat"
-_KINDS: Final = {
+_OF_SHARES: Final[frozenset[object]] = frozenset({SHARE_FETCH, SHARE_ACKNOWLEDGE})
+_WAITING: Final[frozenset[object]] = frozenset({FetchRequest, SHARE_FETCH})
+_KINDS: Final[dict[object, tuple[str, ...]]] = {
     FetchRequest: ("fetch",),
     HeartbeatRequest: (_HEARTBEAT,),
     Heartbeat: (_HEARTBEAT,),
     CommitRequest: ("commit", _HEARTBEAT),
+    SHARE_FETCH: ("fetch",),
+    SHARE_ACKNOWLEDGE: ("commit",),
+    SHARE_GROUP_HEARTBEAT: (_HEARTBEAT,),
 }
 
 
@@ -70,7 +81,7 @@ class BrokerWatch:
     ``servers``: as configured. ``heartbeat_timeout``: seconds. ``fetch_wait``: seconds that a healthy broker may delay
     the answer to a fetch. ``rebootstrap_after``: seconds without metadata before the client rebootstraps.
     ``cluster_id``: the expected cluster; None accepts the first one found. ``on_failure(error)`` is called once if
-    another cluster is found; no connection is opened after that.
+    another cluster is found; no connection is opened after that. ``lasting``: as in ``Connector``.
     """
 
     def __init__(
@@ -83,18 +94,22 @@ class BrokerWatch:
         rebootstrap_after: float = REBOOTSTRAP_AFTER,
         cluster_id: str | None = None,
         on_failure: Callable[[ClusterChanged], object] = lambda _error: None,
+        lasting: Collection[int] = (),
     ) -> None:
         self._fetch_wait = fetch_wait
         self._connections = connections
-        self._limits: dict[type[object], float] = {
-            **dict.fromkeys((HeartbeatRequest, Heartbeat, OffsetFetch), heartbeat_timeout),
+        self._limits: dict[object, float] = {
+            **dict.fromkeys(
+                (HeartbeatRequest, Heartbeat, OffsetFetch, SHARE_GROUP_HEARTBEAT, SHARE_GROUP_DESCRIBE),
+                heartbeat_timeout,
+            ),
             FindCoordinatorRequest: _LOOK_UP,
         }
         self._silent: set[object] = set()
         self._locks: defaultdict[object, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._send = connections.send
         self._bootstrap = Bootstrap(servers, lambda: options_of(connections), cluster_id)
-        self._connector = Connector(connections, self._bootstrap.is_ours)
+        self._connector = Connector(connections, self._bootstrap.is_ours, lasting)
         self._loop = asyncio.get_running_loop()
         self.last_contacts = LastContacts(self._loop.time, _explain)
         """When each broker last answered."""
@@ -138,7 +153,7 @@ class BrokerWatch:
             self.last_contacts.answered(node_id, _HEARTBEAT)
             self.join_code = answer.error_code
             return answer
-        with self.last_contacts.asking(node_id, *_KINDS.get(type(request), ())):
+        with self.last_contacts.asking(node_id, *_KINDS.get(_kind_of(request), ())):
             answer = await self._send_in_time(node_id, request, group)
         if isinstance(request, FetchRequest):
             self.last_contacts.end_received(
@@ -152,11 +167,14 @@ class BrokerWatch:
         return answer
 
     async def _send_in_time(self, node_id: int, request: object, group: int) -> Any:
-        is_fetch = isinstance(request, FetchRequest)
-        with self._watching(node_id, _LOOK + self._fetch_wait * is_fetch, is_fetch=is_fetch):
+        kind = _kind_of(request)
+        is_fetch, is_of_share = kind is FetchRequest, kind in _OF_SHARES
+        seconds = (_STORED if is_of_share else _LOOK) + (self._fetch_wait if kind in _WAITING else 0.0)
+        with self._watching(node_id, seconds, is_fetch=is_fetch):
             try:
-                async with asyncio.timeout(self._limits.get(type(request))):
-                    answer = await self._send(node_id, request, group=group)
+                async with asyncio.timeout(self._limits.get(kind)):
+                    sending = self._send(node_id, request, group=group)
+                    answer = await (self._unless_gone(node_id, sending) if is_of_share else sending)
             except TimeoutError:
                 raise close_silent(self._connections, node_id, group) from None
             except kafka.NodeNotReadyError:
@@ -218,7 +236,8 @@ class BrokerWatch:
         """``AIOKafkaClient._get_conn``, with one lock per broker instead of one for all."""
         if (connection := self._connector.ready(node_id, group)) is not None:
             return connection
-        if (old := self._connector.old(node_id, group)) is not None:
+        is_lasting = self._connector.lasting(node_id, group) is not None
+        if not is_lasting and (old := self._connector.old(node_id, group)) is not None:
             self._connector.renew(node_id, group, self._connect)
             return old
         return await self._connect(node_id, group)
@@ -247,6 +266,11 @@ class BrokerWatch:
             return None
         self._silent.discard(node)
         return answer
+
+
+def _kind_of(request: object) -> object:
+    """aiokafka's class of the request, or its API."""
+    return request.api if isinstance(request, TypedRequest) else type(request)
 
 
 def _explain(error: Exception) -> str:

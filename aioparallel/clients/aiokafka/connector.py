@@ -4,7 +4,8 @@ aiokafka logs why a connection failed, but its caller only learns that the node 
 
 * keeps the reason for the caller;
 * retries a refused login only once a second, because directories lock users out for frequent failures;
-* replaces a connection before its login expires and the broker closes it;
+* replaces a connection before its login expires and the broker closes it, or logs in again on it if the broker has a
+  session that would end with the connection;
 * uses a connection only after the broker has confirmed that it belongs to this client's cluster, because addresses are
   reused.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Final, cast
 
 import aiokafka.errors as kafka
@@ -63,11 +64,14 @@ _OPTIONS: Final = (
 
 class Connector:
     """Opens the connections of one client and keeps its password up to date. ``is_ours(cluster_id)``: whether this may
-    be the client's cluster."""
+    be the client's cluster. ``lasting``: groups of connections that must not be replaced while they are open."""
 
-    def __init__(self, connections: Connections, is_ours: Callable[[str | None], bool]) -> None:
+    def __init__(
+        self, connections: Connections, is_ours: Callable[[str | None], bool], lasting: Collection[int] = ()
+    ) -> None:
         self._connections = connections
         self._is_ours = is_ours
+        self._lasting = lasting
         self._loop = asyncio.get_running_loop()
         self._reasons: dict[object, str] = {}
         self._paused_until: dict[object, float] = {}
@@ -97,6 +101,13 @@ class Connector:
             return None
         return connection if self._loop.time() < connection.ends - _SPARE else None
 
+    def lasting(self, node: object, group: int) -> LoggedIn | None:
+        """An open connection that must not be replaced, and has no unanswered requests."""
+        connection = cast("LoggedIn | None", self._connections._conns.get((node, group)))
+        if group not in self._lasting or connection is None or not connection.connected() or connection.has_requests:
+            return None
+        return connection
+
     def renew(self, node: object, group: int, connect: Callable[[object, int], Coroutine[None, None, object]]) -> None:
         """Open a replacement for :meth:`old`, which serves meanwhile: obtaining a token may take ten seconds."""
         if (node, group) in self._renewals or self._paused_until.get(node, 0.0) > self._loop.time():
@@ -112,12 +123,12 @@ class Connector:
     async def connect(self, node: object, group: int = ConnectionGroup.DEFAULT) -> Connection | None:
         """The open connection or a new one; None if that fails, see :meth:`reason`. Must not run twice at the same time
         for one node and group."""
-        if (found := self.ready(node, group)) is not None:
+        if (found := self.ready(node, group)) is not None or self._why_closed:
             return found
-        if self._why_closed:
-            return None
         if self._paused_until.get(node, 0.0) > self._loop.time():
             return self.old(node, group)
+        if (lasting := self.lasting(node, group)) is not None:
+            return await self._logged_in_again(node, group, lasting)
         connections = self._connections
         try:
             broker = connections.cluster.broker_metadata(node)
@@ -150,6 +161,23 @@ class Connector:
             connections._conns[node, before] = before
             self._leave(node, cast("LoggedIn", before), self._loop.time() + _LEAVE)
         return made
+
+    async def _logged_in_again(self, node: object, group: int, connection: LoggedIn) -> Connection | None:
+        """The same connection with a new login. Without secrets for one, the old login serves to its end."""
+        try:
+            await connection.obtain_secrets(options_of(self._connections))
+        except (OSError, kafka.KafkaError) as error:
+            self._failed(node, error)
+            return self.old(node, group)
+        try:
+            await connection.log_in_again()
+        except BaseException as error:
+            cut(connection)
+            if not isinstance(error, OSError | TimeoutError | kafka.KafkaError):
+                raise
+            self._failed(node, error)
+            return None
+        return connection
 
     async def _check(self, made: LoggedIn, node: object, broker: BrokerNode) -> None:
         """Raise an error if the connection leads to another cluster, or if the broker has moved meanwhile: another one

@@ -13,7 +13,8 @@ How aiokafka 0.14 behaves (tested with Apache Kafka 4.3.1), and what this module
 * It computes as many SCRAM iterations as it is told, even billions. Here their number is limited.
 * It does not implement KIP-368. A broker with ``connections.max.reauth.ms`` closes a connection at the next request
   after the login, or its token, has expired, and the request fails. The broker states the lifetime at the login, so the
-  connection is replaced before it ends, see ``connector.py``.
+  connection is replaced before it ends, see ``connector.py``. A connection on which a broker has a session is kept: the
+  client logs in again on it.
 """
 
 from __future__ import annotations
@@ -73,6 +74,20 @@ class _TokenLogin(OAuthAuthenticator):  # type: ignore[misc]
         return answer
 
 
+class _Obtained(TokenSource):
+    """A token for one login, which is there before the login begins."""
+
+    def __init__(self, source: TokenSource, token: str) -> None:
+        async def ask() -> str:
+            return token
+
+        super().__init__(ask, source.extensions())
+        self._source = source
+
+    def refused(self) -> None:
+        self._source.refused()
+
+
 def _ended(login: bytes) -> str:
     """Say how long ago the token expired, according to the token itself (RFC 7519). Brokers do not report it."""
     try:
@@ -112,9 +127,10 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
     ends: float | None = None
     since = 0.0
     """Time of the login."""
+    _obtained: _Obtained | None = None
 
     def authenticator_oauth(self) -> _TokenLogin:
-        return _TokenLogin(self._sasl_oauth_token_provider)
+        return _TokenLogin(self._obtained or self._sasl_oauth_token_provider)
 
     def authenticator_scram(self) -> _ScramLogin:
         return _ScramLogin(
@@ -128,6 +144,21 @@ class LoggedIn(AIOKafkaConnection):  # type: ignore[misc]
         """Send a request. Notes the lifetime in the answer to a login."""
         answer: Awaitable[Any] = super().send(request, expect_response)
         return self._noting_lifetime(answer) if isinstance(request, SaslAuthenticateRequest) else answer
+
+    async def obtain_secrets(self, options: Mapping[str, object]) -> None:
+        """Get what :meth:`log_in_again` needs, from the same options as at first. Sends nothing. Raises OSError and
+        LoginFailed."""
+        self._sasl_plain_password = renewed(options)[PASSWORD]
+        if isinstance(tokens := self._sasl_oauth_token_provider, TokenSource):
+            self._obtained = _Obtained(tokens, await tokens.token())
+
+    async def log_in_again(self) -> None:
+        """Replace the login that ends (KIP-368), while no request is under way. If this fails, which may raise OSError,
+        TimeoutError and aiokafka's errors, the connection is of no use any more."""
+        before = self.ends
+        await self._do_sasl_handshake()
+        if self.ends == before:
+            self.ends = None
 
     def close(self, reason: object = None, exc: BaseException | None = None) -> asyncio.Future[None] | None:
         """Close the connection; abort it if it was never up, because TLS waits half a minute for a clean end."""

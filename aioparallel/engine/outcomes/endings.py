@@ -36,7 +36,7 @@ from aioparallel.engine.watch.deadlines import Watch
 from aioparallel.handlers.batches import Call
 from aioparallel.handlers.running_out import out_of_resources
 from aioparallel.handlers.stack import collect
-from aioparallel.records.errors import HandlerCancelled, HandlerTimeout, OutOfResources, RecordStopped
+from aioparallel.records.errors import HandlerCancelled, HandlerTimeout, LockLost, OutOfResources, RecordStopped
 from aioparallel.records.history import Skip, history_of
 from aioparallel.records.user_errors import repr_of
 
@@ -46,6 +46,14 @@ logger = logging.getLogger(__name__)
 
 # What follows after the last attempt, for Signals.failed.
 _ENDS: Final = {"dead_letter": "dead-lettered", "skip": "skipped", "release": "released", "stop": "stopped"}
+_NOT_COMMITTED: Final = (
+    "its offset is not committed. Fix the cause and start again, or let the failure policy handle such records: "
+    'FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+)
+_STAYS: Final = (
+    "it is delivered again. Fix the cause and start again, or let the retry function return something else than "
+    '"stop" for such records'
+)
 
 
 @dataclass(eq=False, repr=False)
@@ -199,6 +207,8 @@ class Endings:
         if worker.cancel_reason is CancelReason.DEADLINE:
             assert self._watch is not None
             return HandlerTimeout(self._watch.seconds)
+        if worker.cancel_reason is CancelReason.LOST:
+            return LockLost()
         failure = HandlerCancelled()
         failure.__cause__ = error
         if not worker.task.cancelling():
@@ -304,10 +314,9 @@ class Endings:
             self._end(record, EndState.RELEASED)
         elif decision.end == "stop":
             self._retries.park(record, None)
+            then = _STAYS if self._failures.redelivers else _NOT_COMMITTED
             stopped = RecordStopped(
-                f"{record.place} failed for good (attempt {record.attempt - 1}): "
-                f"{repr_of(error)}; its offset is not committed. Fix the cause and start again, or let the failure "
-                'policy handle such records: FailurePolicy(dead_letter="a topic"), or give_up="skip"'
+                f"{record.place} failed for good (attempt {record.attempt - 1}): {repr_of(error)}; {then}"
             )
             stopped.__cause__ = error
             self._signals.fatal(stopped)
@@ -318,6 +327,14 @@ class Endings:
                 broken.add_note(f"while dead-lettering {record!r}")
                 self._retries.park(record, None)
                 self._signals.fatal(broken)
+
+    def give_up(self, record: AnyRecord, error: Exception) -> None:
+        """Dead-letter a producing record that was not handled, or is not handled again."""
+        decision = Decision(end="dead_letter")
+        self._log.decided(record, error, decision, time.monotonic())
+        if self._signals.failed is not None:
+            self._signals.failed(record, error, _followed_by(decision), None)
+        self.follow(record, error, decision)
 
     # -- delivery results -------------------------------------------------------------------------------
 

@@ -8,7 +8,15 @@ from typing import Any, Final
 
 from aioparallel.engine.outcomes.failures import Decision
 from aioparallel.observe.record_logging import about, coordinates
-from aioparallel.records.errors import BadStatus, Reject, RequestFailed, RequestTimeout, RetryLater, UndecodableRecord
+from aioparallel.records.errors import (
+    BadStatus,
+    LastDelivery,
+    Reject,
+    RequestFailed,
+    RequestTimeout,
+    RetryLater,
+    UndecodableRecord,
+)
 from aioparallel.records.record import Record
 from aioparallel.records.user_errors import repr_of, text_of
 
@@ -54,10 +62,17 @@ class _Budget:
 
 
 class FailureLog:
-    """Logs failed records and what happens to them. Times are in seconds. ``fields``: added to each line."""
+    """Logs failed records and what happens to them. Times are in seconds. ``fields``: added to each line. ``skipped``,
+    ``released``: what happens to a record that ends so, in words."""
 
-    def __init__(self, fields: Mapping[str, object] | None = None) -> None:
+    def __init__(
+        self,
+        fields: Mapping[str, object] | None = None,
+        skipped: str = _ENDS["skip"],
+        released: str = _ENDS["release"],
+    ) -> None:
         self.fields = dict(fields or {})
+        self._ends = {**_ENDS, "skip": skipped, "release": released}
         self._budgets: dict[tuple[type[BaseException], bool], _Budget] = {}
 
     def decided(
@@ -86,7 +101,9 @@ class FailureLog:
         more = f" ({budget.suppressed} more lines about {type(error).__name__} left out)" if budget.suppressed else ""
         budget.suppressed = 0
         # No traceback: the user raises Reject and RetryLater on purpose, and the other messages are complete.
-        known = isinstance(error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus | UndecodableRecord)
+        known = isinstance(
+            error, Reject | RetryLater | RequestFailed | RequestTimeout | BadStatus | UndecodableRecord | LastDelivery
+        )
         traceback = now - budget.traceback_at >= _TRACEBACK_PAUSE and not known
         if traceback:
             budget.traceback_at = now
@@ -116,7 +133,7 @@ class FailureLog:
             return f"it goes to retry topic {decision.retry_topic!r}"
         if decision.end == "skip" and decision.by_function:
             return 'SKIPPED: the retry function returned "skip", which completes it'
-        return _ENDS.get(decision.end)
+        return self._ends.get(decision.end)
 
     def _budget(self, kind: type[BaseException], is_last: bool, now: float) -> _Budget:
         # Apart, so that earlier attempts do not use up the lines of last attempts.

@@ -39,6 +39,9 @@ class NotDue(Exception):
         self.delay = delay
 
 
+_RELEASE: Final = '"release", '
+
+
 class Decision(NamedTuple):
     """What to do with a record. One of the first three fields is set."""
 
@@ -78,6 +81,8 @@ class Failures:
 
     def __init__(self, retry_budget: RetryBudget) -> None:
         self._budget = retry_budget
+        self.redelivers = retry_budget.redelivers
+        """Whether records that do not end are delivered again."""
         self.end = retry_budget.end
         """How a record ends that no retry topic takes."""
         topics = retry_budget.retry_topics
@@ -97,6 +102,9 @@ class Failures:
         """
         decision = self._decide(record, error, now, at)
         if others and decision.delay is None:
+            may_retry = self._budget.may_retry
+            if may_retry is not None and not may_retry(record):
+                return Decision(end="release")
             history_of(record).alone = True
             return Decision(delay=0.0)
         return decision
@@ -186,19 +194,19 @@ class Failures:
             return float(verdict)
         if verdict == "dead_letter" and self._budget.end != "dead_letter":
             raise ConfigurationError(
-                "FailurePolicy retry",
+                self._budget.option,
                 verdict,
-                f"is what the function returned for {record!r}, but the policy has no dead_letter",
+                f"is what the function returned for {record!r}, but there is no dead_letter",
             )
         if verdict in ("dead_letter", "skip", "stop") or (verdict == "release" and self._budget.redelivers):
             return verdict
         if isinstance(verdict, CoroutineType):
             verdict.close()  # nothing awaits it
         raise ConfigurationError(
-            "FailurePolicy retry",
+            self._budget.option,
             verdict,
             f"is what the function returned for {record!r}; it must be seconds (0 or more), "
-            '"dead_letter", "skip" or "stop"',
+            f'{_RELEASE if self._budget.redelivers else ""}"dead_letter", "skip" or "stop"',
         )
 
 

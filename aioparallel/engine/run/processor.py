@@ -22,6 +22,7 @@ from aioparallel.engine.outcomes.failures import Failures
 from aioparallel.engine.outcomes.retries import Retries
 from aioparallel.engine.outcomes.shortages import Shortages
 from aioparallel.engine.run.workers import WorkerPool
+from aioparallel.engine.schedule.counters import EndState
 from aioparallel.engine.schedule.fairness import MakeTurnQueue, round_robin
 from aioparallel.engine.schedule.scheduler import AnyRecord, Scheduler
 from aioparallel.engine.signals import Signals
@@ -90,7 +91,7 @@ class Processor:
         log = log or FailureLog()
         self.shortages = Shortages(log.fields)
         """Resources of the process that were exhausted recently."""
-        endings = Endings(
+        self._endings = endings = Endings(
             self.scheduler,
             Failures(retry_budget),
             output_sink or NoOutputs(),
@@ -136,6 +137,20 @@ class Processor:
         """End buffered or parked records of a source without their handlers."""
         self.scheduler.skip(source, records)
         self.retries.forget(records)
+        self.notify()
+
+    def release(self, source: Source, records: Collection[AnyRecord]) -> None:
+        """Release buffered or parked records of a source: they will be delivered again."""
+        self.scheduler.skip(source, records, EndState.RELEASED)
+        self.retries.forget(records)
+        self.notify()
+
+    def dead_letter(self, source: Source, records: Collection[AnyRecord], error: Exception) -> None:
+        """Dead-letter buffered or parked records of a source without their handlers. ``error``: why."""
+        self.scheduler.skip(source, records, None)
+        self.retries.forget(records)
+        for record in sorted(records, key=lambda one: one.offset):
+            self._endings.give_up(record, error)
         self.notify()
 
     def notify(self) -> None:

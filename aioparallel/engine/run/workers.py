@@ -189,6 +189,13 @@ class WorkerPool:
             if worker.record in records and worker.cancel_reason in (None, CancelReason.DEADLINE):
                 worker.cancel(CancelReason.SKIP, now)
 
+    def lose(self, is_lost: Callable[[AnyRecord], bool]) -> None:
+        """Cancel the handlers of lost records, each once; that of a batch if all its records are lost."""
+        now = self._loop.time()
+        for worker in self._workers.values():
+            if worker.record is not None and worker.cancel_reason is None and all(map(is_lost, worker.records)):
+                worker.cancel(CancelReason.LOST, now)
+
     @property
     def skipped(self) -> set[AnyRecord | Call | None]:
         """The records whose handlers run and were cancelled because the records are skipped."""

@@ -438,18 +438,30 @@ class Scheduler:
         self.flush_counters()
         return Waiting(source, self._stale_lanes, self.assembler).by_offset
 
-    def skip(self, source: Source, records: Collection[AnyRecord]) -> None:
-        """End buffered or parked records of a source that is not stopped, as skipped and without their handlers. Their
-        lanes go on with the next record."""
+    def skip(self, source: Source, records: Collection[AnyRecord], outcome: EndState | None = EndState.SKIPPED) -> None:
+        """End buffered or parked records of a source that is not stopped, as skipped or released and without their
+        handlers. Their lanes go on with the next record. ``outcome`` None: they are producing from now on."""
         self.flush_counters()
         waiting = Waiting(source, self._stale_lanes, self.assembler)
         in_batches = waiting.take_out(records)
         for record in sorted(records, key=lambda one: one.offset, reverse=True):  # each lane from its end
             waiting.unlink(record)
             self.counters.start(record)
-            self.end(record, EndState.SKIPPED, in_batches)
+            if outcome is None:
+                self.produce(record)
+            else:
+                self.end(record, outcome, in_batches)
         if not source.ready:
             self._turns.leave(source)
+
+    def count_dropped_as_dead_letter(self, record: AnyRecord) -> None:
+        """Count a record of a stopped source as dead-lettered that was cut off, and so counted as dropped. Does nothing
+        if its handler has not ended even so."""
+        source = record._source
+        if record not in source.in_flight and record not in source.producing:
+            self.counters.dropped -= 1
+            source.counts.dropped -= 1
+            self.counters.count(source, EndState.DEAD_LETTERED)
 
     def _end_stopped(self, record: AnyRecord, source: Source, outcome: EndState | None) -> None:
         """Apply an outcome if the source is draining. Ignore it if the source is dropped (invariant I6 in

@@ -32,6 +32,8 @@ class CancelReason(enum.Enum):
     DEADLINE = enum.auto()
     DRAIN = enum.auto()
     SKIP = enum.auto()
+    LOST = enum.auto()
+    """The lock of its record ends, so another member may get the record."""
 
 
 class Stuck(NamedTuple):

@@ -14,7 +14,7 @@ from typing import Final
 
 from aioparallel.observe.health import ProblemKind
 from aioparallel.observe.metrics.measurements import Figures
-from aioparallel.observe.stats import PartitionCounts, PartitionStats, StateStats, Stats, TransactionStats
+from aioparallel.observe.stats import PartitionCounts, PartitionStats, ShareStats, StateStats, Stats, TransactionStats
 
 __all__ = ["INSTRUMENTS", "Instrument", "Kind", "Point"]
 
@@ -134,6 +134,19 @@ def _ended(stats: Stats) -> Iterable[tuple[Sequence[object], float]]:
     for one in stats.counts:
         for outcome in ("succeeded", "dead_lettered", "skipped", "released"):
             yield (one.topic, one.partition, outcome), getattr(one, outcome)
+
+
+def _share(value: Callable[[ShareStats], float]) -> Read:
+    return _one(lambda stats: None if stats.share is None else value(stats.share))
+
+
+def _acknowledged(stats: Stats) -> Iterable[tuple[Sequence[object], float]]:
+    share = stats.share
+    if share is not None:
+        yield ("accept",), share.accepted
+        yield ("release",), share.released
+        yield ("reject",), share.rejected
+        yield ("renew",), share.renewed
 
 
 def _partition_states(stats: Stats) -> Iterable[tuple[Sequence[object], float]]:
@@ -469,6 +482,43 @@ INSTRUMENTS: Final = (
     Instrument(
         "state.snapshots", _COUNTER, "{snapshot}", "Full snapshots of states written.",
         "Stats.state", (), _state(lambda one: one.snapshots),
+    ),
+    # -- share groups
+    Instrument(
+        "share.locked", _GAUGE, "{record}", "Records that are locked for this member.",
+        "Stats.share", (), _share(lambda one: one.locked),
+    ),
+    Instrument(
+        "share.unanswered", _GAUGE, "{acknowledgement}", "Acknowledgements that the brokers have not answered yet.",
+        "Stats.share", (), _share(lambda one: one.unanswered),
+    ),
+    Instrument(
+        "share.acknowledged", _COUNTER, "{acknowledgement}", "Acknowledgements that the brokers have, by type.",
+        "Stats.share", ("type",), _many(_acknowledged),
+    ),
+    Instrument(
+        "share.released_unbegun", _COUNTER, "{record}", "Records released before their first attempt.",
+        "Stats.share", (), _share(lambda one: one.released_unbegun),
+    ),
+    Instrument(
+        "share.lost", _COUNTER, "{record}", "Records whose lock has ended before their handler.",
+        "Stats.share", (), _share(lambda one: one.lost),
+    ),
+    Instrument(
+        "share.given_up", _COUNTER, "{record}", "Records given up by the group: released in their last delivery.",
+        "Stats.share", (), _share(lambda one: one.given_up),
+    ),
+    Instrument(
+        "share.late", _COUNTER, "{record}", "Records that were handled, but acknowledged after their lock had ended.",
+        "Stats.share", (), _share(lambda one: one.late),
+    ),
+    Instrument(
+        "share.unknown", _COUNTER, "{record}", "Handled records whose acknowledgement was not answered.",
+        "Stats.share", (), _share(lambda one: one.unknown),
+    ),
+    Instrument(
+        "share.unreadable", _COUNTER, "{offset}", "Acquired offsets that could not be read, at each delivery.",
+        "Stats.share", (), _share(lambda one: one.unreadable),
     ),
     # -- event loop and health
     Instrument(

@@ -2,8 +2,9 @@
 
 The broker does to a consumer what real brokers do: rebalances (eager and cooperative), expired sessions, static
 members, fenced and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused. And to a
-producer: epochs and sequence numbers, leaders that move, nodes that hang or stop. See :class:`InMemoryBroker`,
-:class:`InMemoryClient`, :class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer` and :class:`Faults`.
+producer: epochs and sequence numbers, leaders that move, nodes that hang or stop. And to members of share groups: locks
+that end, sessions that are closed, leaders that forget locks. See :class:`InMemoryBroker`, :class:`InMemoryClient`,
+:class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer`, :class:`InMemoryShareClient` and :class:`Faults`.
 
 ::
 
@@ -13,6 +14,9 @@ producer: epochs and sequence numbers, leaders that move, nodes that hang or sto
     groups.py, membership.py, assignor.py   groups, their members, the assignment
     nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
     transactions.py, transactional_connections.py   transactions
+    share_client.py, share_membership.py, share_session.py, share_acks.py   the client of share groups
+    share_leaders.py, share_partition.py, share_records.py   share groups at the leaders: sessions and locks
+    share_groups.py, share_assignor.py, share_options.py     and at their coordinator
     refused.py              refused requests
 """
 
@@ -22,6 +26,8 @@ from aioparallel.testing.memory.client import InMemoryClient
 from aioparallel.testing.memory.faults import Fault, Faults, Request
 from aioparallel.testing.memory.log import Transaction
 from aioparallel.testing.memory.producer import InMemoryProducer, InMemoryTransactionalProducer
+from aioparallel.testing.memory.share_client import InMemoryShareClient
+from aioparallel.testing.memory.share_options import ShareGroupOptions
 
 __all__ = [
     "ErrorCode",
@@ -30,7 +36,9 @@ __all__ = [
     "InMemoryBroker",
     "InMemoryClient",
     "InMemoryProducer",
+    "InMemoryShareClient",
     "InMemoryTransactionalProducer",
     "Request",
+    "ShareGroupOptions",
     "Transaction",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from aioparallel.group.client import Committed, Generation
 from aioparallel.persistence.transactions import Epoch
@@ -16,7 +17,13 @@ from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
 from aioparallel.testing.memory.nodes import Nodes
 from aioparallel.testing.memory.produced import Numbers
 from aioparallel.testing.memory.refused import Refused
+from aioparallel.testing.memory.share_groups import ShareGroups
+from aioparallel.testing.memory.share_leaders import ShareLeaders
+from aioparallel.testing.memory.share_options import ShareGroupOptions
 from aioparallel.testing.memory.transactions import TransactionCoordinator
+
+if TYPE_CHECKING:
+    from aioparallel.testing.memory.connection import Connection
 
 __all__ = ["InMemoryBroker"]
 
@@ -34,8 +41,9 @@ class InMemoryBroker(Nodes):
     It is plain data with plain methods: no threads, waiting or clock. Its clients pass in the time of their event loop,
     and all randomness comes from ``rng``, so a test with a virtual clock is repeatable. Use it from one event loop.
 
-    ``nodes``: number of brokers in the cluster, numbered from 1. They matter to producers: see :meth:`hang`,
-    :meth:`stop_node`, :meth:`move_leader`. Consumers see a single broker that always answers.
+    ``nodes``: number of brokers in the cluster, numbered from 1. They matter to producers and to members of share
+    groups: see :meth:`hang`, :meth:`stop_node`, :meth:`move_leader`. Other consumers see a single broker that always
+    answers.
     ``metadata_limit``: longest commit metadata, in UTF-16 characters (``offset.metadata.max.bytes``).
 
     Ways to break it: :attr:`faults` (what happens to requests), :meth:`go_down`, :meth:`hang`,
@@ -65,13 +73,21 @@ class InMemoryBroker(Nodes):
         """The finalized level of ``transaction.version``. Below 2 this package's producer has no transactions."""
         self.transactions = TransactionCoordinator(self)
         """Coordinates the transactions of :class:`InMemoryTransactionalProducer`."""
+        self.share_version = 1
+        """The finalized level of ``share.version``. With 0 there are no share groups."""
+        self.share = ShareLeaders(self)
+        """Share groups at the leaders of partitions: their options, records and sessions."""
+        self.share_groups = ShareGroups(self)
+        """Share groups at their coordinator: their members."""
         self._groups: dict[str, Group] = {}
         self._denied_groups: set[str] = set()
         self._sessions_stand_still = False
 
     def delete_topic(self, name: str) -> None:
         """Delete the topic with its records, and the groups' offsets for it."""
+        topic_id = self.topic_id(name)
         super().delete_topic(name)
+        self.share.topic_deleted(topic_id)
         for group in self._groups.values():
             for partition in [p for p in group.offsets if p.topic == name]:
                 del group.offsets[partition]
@@ -117,8 +133,9 @@ class InMemoryBroker(Nodes):
                 self.joins(transaction, partition)
             for record in records:
                 log.append(record.key, record.value, tuple(record.headers), record.timestamp or 0, transaction)
+            log.join_batch(offset)
             self.producers.add(partition, numbers, len(records), offset)
-            self._notify_log(partition)
+            self.notify_log(partition)
         return offset
 
     # -- permissions and reachability
@@ -132,24 +149,56 @@ class InMemoryBroker(Nodes):
         """Break all connections. Requests do not arrive until :meth:`come_back`, and sessions do not expire."""
         self.is_reachable = False
         self._sessions_stand_still = True
+        self.share.close_connections()
 
     def come_back(self) -> None:
         """Be reachable again. Sessions restart."""
         self.is_reachable = True
         for partition in sorted(self.partitions_of(re.compile(".*"))):
-            self._notify_log(partition)
+            self.notify_log(partition)
 
     def deny_group(self, group_id: str, *, denied: bool = True) -> None:
         """Refuse all access to the group."""
         (self._denied_groups.add if denied else self._denied_groups.discard)(group_id)
 
+    def is_group_denied(self, group_id: str) -> bool:
+        """Whether :meth:`deny_group` applies to the group."""
+        return group_id in self._denied_groups
+
+    # -- nodes
+
+    def move_leader(self, partition: TopicPartition, node: int) -> None:
+        """Make this node the partition's leader, as an election does. The log and the producers' state move with it;
+        share groups lose their locks. Clients learn of it from their next metadata. Raises ConfigurationError."""
+        super().move_leader(partition, node)
+        self.share.leader_changed(partition)
+        self.notify_log(partition)
+
+    def stop_node(self, node: int) -> None:
+        """Stop the node, even if it hangs. Its connections break and requests to it are lost. Its partitions have no
+        leader until :meth:`start_node` or :meth:`move_leader`."""
+        super().stop_node(node)
+        for partition in self.partitions_of(re.compile(".*", re.DOTALL)):
+            if self.leader(partition) is None:
+                self.share.leader_changed(partition)
+
+    def detach(self, node: int, connection: Connection) -> None:
+        """A connection was closed."""
+        super().detach(node, connection)
+        self.share.connection_lost(connection)
+
     # -- groups
+
+    def has_consumer_group(self, group_id: str) -> bool:
+        """Whether a consumer group has this id, with members or offsets."""
+        group = self._groups.get(group_id)
+        return group is not None and bool(group.members or group.offsets)
 
     def group(self, group_id: str) -> Group:
         """The group, created on first use. For inspection in tests; clients use :meth:`coordinate`."""
         group = self._groups.get(group_id)
         if group is None:
-            group = Group(group_id, self.metadata_limit, lambda: self._notify_group(group_id))
+            group = Group(group_id, self.metadata_limit, lambda: self.notify_group(group_id))
             self._groups[group_id] = group
         return group
 
@@ -159,7 +208,26 @@ class InMemoryBroker(Nodes):
             raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
         if not self.is_coordinator_available:
             raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        if group_id in self.share_groups:
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return self.group(group_id)
+
+    def coordinate_share(self, group_id: str) -> ShareGroups:
+        """The share groups, for a client's request about this one. Raises Refused."""
+        if group_id in self._denied_groups:
+            raise Refused(ErrorCode.GROUP_AUTHORIZATION_FAILED)
+        if not self.is_coordinator_available:
+            raise Refused(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+        return self.share_groups
+
+    def configure_share_group(self, group_id: str, options: ShareGroupOptions) -> None:
+        """Set the options of a share group, which may not exist yet."""
+        self.share.configure(group_id, options)
+
+    def delete_share_group(self, group_id: str) -> None:
+        """Delete a share group with all its state."""
+        self.share_groups.delete(group_id)
+        self.share.delete_group(group_id)
 
     def commit(
         self,
@@ -220,13 +288,17 @@ class InMemoryBroker(Nodes):
         return {p: ErrorCode.UNSTABLE_OFFSET_COMMIT if p in pending else committed.get(p) for p in partitions}
 
     def expire_session(self, group_id: str, member_id: str, now: float) -> None:
-        """Remove the member from the group now, as when its session expires."""
+        """Remove the member from the group now, as when its session expires. The group may be a share group."""
+        if group_id in self.share_groups:
+            self.share_groups.expire(group_id, member_id)
+            return
         self.group(group_id).leave(member_id, now)
 
     # -- time
 
     def advance(self, now: float) -> None:
-        """Let time pass in all groups: sessions expire, and rebalances continue without late members."""
+        """Let time pass in all groups: sessions expire, rebalances continue without late members, and locks end."""
+        self.share.advance(now)
         if not (self.is_reachable and self.is_coordinator_available):
             self._sessions_stand_still = True
             return
@@ -234,10 +306,13 @@ class InMemoryBroker(Nodes):
             self._sessions_stand_still = False
             for group in self._groups.values():
                 group.restart_sessions(now)
+            self.share_groups.restart_sessions(now)
+        self.share_groups.advance(now)
         self.transactions.advance(now)
         for group in self._groups.values():
             group.advance(now)
 
-    def _notify_group(self, group_id: str) -> None:
+    def notify_group(self, group_id: str) -> None:
+        """Tell all clients that this group has changed."""
         for client in tuple(self._clients):
             client.group_changed(group_id)

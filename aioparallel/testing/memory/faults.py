@@ -33,6 +33,10 @@ class Request(enum.Enum):
     """With or without a transactional id."""
     TXN_OFFSETS = "txn offset commit"
     END_TXN = "end txn"
+    SHARE_HEARTBEAT = "share group heartbeat"
+    """It also joins and leaves a share group."""
+    SHARE_FETCH = "share fetch"
+    SHARE_ACKNOWLEDGE = "share acknowledge"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +82,16 @@ HARMLESS = Fault()
 
 
 _TO_A_NODE: Final = frozenset(
-    {Request.CONNECT, Request.METADATA, Request.IDENTIFY, Request.PRODUCE, Request.TXN_OFFSETS, Request.END_TXN}
+    {
+        Request.CONNECT,
+        Request.METADATA,
+        Request.IDENTIFY,
+        Request.PRODUCE,
+        Request.TXN_OFFSETS,
+        Request.END_TXN,
+        Request.SHARE_FETCH,
+        Request.SHARE_ACKNOWLEDGE,
+    }
 )
 """Requests to a single node; all others are for the broker as a whole."""
 
@@ -90,7 +103,8 @@ class Faults:
     """Decides what happens to each request, in this order: script, chance, permanent fault, latency.
 
     Each applies to a kind of request. With ``node`` it applies only to requests to that node, and precedes those for
-    all nodes. Only producers' requests have a node (``CONNECT``, ``METADATA``, ``IDENTIFY``, ``PRODUCE``).
+    all nodes. Only producers' requests have a node (``CONNECT``, ``METADATA``, ``IDENTIFY``, ``PRODUCE``), and those of
+    members of share groups to leaders (``SHARE_FETCH``, ``SHARE_ACKNOWLEDGE``).
 
     ``rng`` is the only source of randomness: the same seed and requests give the same faults. ``nodes``: number of
     nodes of the broker; None: any number.

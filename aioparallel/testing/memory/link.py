@@ -19,7 +19,11 @@ __all__ = ["NODE", "RETRY_BACKOFF", "Link", "answered"]
 RETRY_BACKOFF = 0.05  # seconds between two attempts, like retry.backoff.ms
 
 NODE: Final = 0
-_KINDS: Final = {Request.COMMIT: ("commit",), Request.HEARTBEAT: ("heartbeat",)}
+_KINDS: Final = {
+    Request.COMMIT: ("commit",),
+    Request.HEARTBEAT: ("heartbeat",),
+    Request.SHARE_HEARTBEAT: ("heartbeat",),
+}
 
 T = TypeVar("T")
 

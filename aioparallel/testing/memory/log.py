@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from typing import NamedTuple
 
 from aioparallel.records.record import Headers, Record, TopicPartition, raw_name
@@ -60,6 +60,8 @@ class PartitionLog:
         self._entries: list[Stored] = []
         # The first offset of each transaction that is open here. The lowest one is the last stable offset.
         self._open: dict[Transaction, int] = {}
+        # First and last offset of each batch of several records.
+        self._batches: list[tuple[int, int]] = []
         self._committed: list[Record] = []  # see committed()
         self._committed_end = 0
 
@@ -76,6 +78,11 @@ class PartitionLog:
         if transaction is not None:
             self._open.setdefault(transaction, offset)
         return offset
+
+    def join_batch(self, first: int) -> None:
+        """All entries from ``first`` on were written as one batch."""
+        if first < self.end_offset - 1:
+            self._batches.append((first, self.end_offset - 1))
 
     def end_transaction(self, transaction: Transaction, timestamp: int = 0) -> None:
         """Write the marker of a decided transaction, which takes one offset."""
@@ -126,6 +133,37 @@ class PartitionLog:
                 taken.append(entry)
         return Slice(taken, max(position, limit))
 
+    def batches(self, position: int, least_end: int, *, read_committed: bool) -> list[tuple[int, int]]:
+        """First and last offsets of batches, from the one with ``position`` or the next one on, at least up to
+        ``least_end`` if there are so many. All others are batches of one entry."""
+        limit = self.readable_end(read_committed=read_committed)
+        found: list[tuple[int, int]] = []
+        at = self._index(max(self._batch_with(position)[0], self.start_offset))
+        while at < len(self._entries) and self._entries[at].offset < limit:
+            batch = self._batch_with(self._entries[at].offset)
+            at = self._index(batch[1] + 1)
+            if batch[1] >= position:
+                found.append(batch)
+                if batch[1] >= least_end:
+                    break
+        return found
+
+    def _batch_with(self, offset: int) -> tuple[int, int]:
+        at = bisect_right(self._batches, offset, key=itemgetter(0)) - 1
+        return self._batches[at] if at >= 0 and offset <= self._batches[at][1] else (offset, offset)
+
+    def entries(self, first: int, last: int) -> list[Stored]:
+        """All entries in this range, markers as well."""
+        return self._entries[self._index(first) : self._index(last + 1)]
+
+    def aborted(self, first: int, last: int) -> list[int]:
+        """Offsets of records of aborted transactions in this range."""
+        return [
+            entry.offset
+            for entry in self.entries(first, last)
+            if entry.transaction is not None and entry.transaction.is_committed is False and not entry.is_marker
+        ]
+
     def committed(self, partition: TopicPartition) -> list[Record]:
         """All records for a ``read_committed`` consumer; ``partition`` is where they are. Do not change the list.
 
@@ -164,6 +202,7 @@ class PartitionLog:
         kept = [(epoch, start) for epoch, start in self._epoch_starts if start < self.end_offset]
         self._epoch_starts = kept or [(0, 0)]
         del self._entries[self._index(self.end_offset) :]
+        self._batches = [(first, min(last, self.end_offset - 1)) for first, last in self._batches if first < end]
         self._open = {transaction: first for transaction, first in self._open.items() if first < self.end_offset}
         self._forget_committed()
 

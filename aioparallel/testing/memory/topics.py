@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Sequence
+from typing import Protocol
 from zlib import crc32
 
 from aioparallel.records.errors import ConfigurationError
@@ -12,10 +12,17 @@ from aioparallel.records.record import Headers, Record, TopicPartition
 from aioparallel.testing.memory.log import PartitionLog, Transaction
 from aioparallel.testing.memory.produced import ProducerLog
 
-if TYPE_CHECKING:
-    from aioparallel.testing.memory.client import InMemoryClient
+__all__ = ["Observer", "Topics"]
 
-__all__ = ["Topics"]
+
+class Observer(Protocol):
+    """A client, which is told of changes."""
+
+    def log_changed(self, partition: TopicPartition) -> None:
+        """The partition may have more to read, or less."""
+
+    def group_changed(self, group_id: str) -> None:
+        """The group's state has changed."""
 
 
 class Topics:
@@ -25,7 +32,7 @@ class Topics:
         self.producers = ProducerLog()
         """The state of producers; :meth:`~ProducerLog.forget` makes the broker lose it."""
         self._topics: dict[str, list[PartitionLog]] = {}
-        self._clients: dict[InMemoryClient, None] = {}
+        self._clients: dict[Observer, None] = {}
         self._denied_topics: set[str] = set()
         self._compacted_topics: set[str] = set()
         self._unreadable: dict[TopicPartition, tuple[int, int | None]] = {}
@@ -62,6 +69,10 @@ class Topics:
     def topic_id(self, name: str) -> bytes:
         """The id, which distinguishes topics of the same name; empty if the topic does not exist."""
         return self._ids.get(name, b"")
+
+    def topic_with_id(self, topic_id: bytes) -> str | None:
+        """The name of the topic with this id."""
+        return next((name for name, one in self._ids.items() if one == topic_id), None)
 
     def partitions_of(self, topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
         """All partitions of these topics, or of those whose whole name matches, without missing and denied topics."""
@@ -118,8 +129,19 @@ class Topics:
         offset = logs[partition].append(key, value, headers, timestamp, transaction)
         if transaction is not None:
             self.joins(transaction, where)
-        self._notify_log(where)
+        self.notify_log(where)
         return where, offset
+
+    def append_batch(
+        self, topic: str, values: Sequence[bytes | None], *, partition: int = 0, transaction: Transaction | None = None
+    ) -> int:
+        """Append records with these values as one batch, and return the offset of the first one. It matters to share
+        groups, which acquire whole batches. Raises like :meth:`append`."""
+        if not values:
+            raise ConfigurationError("values", values, "at least one")
+        first, *_ = [self.append(topic, value, partition=partition, transaction=transaction)[1] for value in values]
+        self._logs(topic)[partition].join_batch(first)
+        return first
 
     def begin_transaction(self) -> Transaction:
         """Begin a transaction for :meth:`append`."""
@@ -138,21 +160,21 @@ class Topics:
         for partition in self._transaction_logs.pop(transaction):
             if log := self.log(partition):
                 log.end_transaction(transaction)
-                self._notify_log(partition)
+                self.notify_log(partition)
 
     # -- damage
 
     def delete_before(self, partition: TopicPartition, offset: int) -> None:
         """Move the start of the log to ``offset``, as retention does."""
         self._log(partition).delete_before(offset)
-        self._notify_log(partition)
+        self.notify_log(partition)
 
     def truncate_tail(self, partition: TopicPartition, end: int) -> None:
         """Lose the records from ``end`` on, as an unclean leader election does. Their offsets are reused, and the state
         of their producers is lost as well."""
         self._log(partition).truncate_tail(end)
         self.producers.truncate(partition, end)
-        self._notify_log(partition)
+        self.notify_log(partition)
 
     def compact(self, partition: TopicPartition, offsets: Collection[int]) -> None:
         """Remove these offsets, as compaction does."""
@@ -175,7 +197,7 @@ class Topics:
             self._unreadable.pop(partition, None)
         else:
             self._unreadable[partition] = offset, end
-        self._notify_log(partition)
+        self.notify_log(partition)
 
     def unreadable_at(self, partition: TopicPartition, position: int) -> tuple[int, int | None] | None:
         """The damage by :meth:`corrupt` at ``position`` or later: its first offset and its end."""
@@ -186,7 +208,7 @@ class Topics:
         """Refuse access to the topic: fetches and commits are not authorised, and metadata leaves it out."""
         (self._denied_topics.add if denied else self._denied_topics.discard)(topic)
         for number in range(len(self._topics.get(topic, ()))):
-            self._notify_log(TopicPartition(topic, number))
+            self.notify_log(TopicPartition(topic, number))
 
     def is_denied(self, topic: str) -> bool:
         """Whether :meth:`deny_topic` applies to the topic."""
@@ -194,15 +216,16 @@ class Topics:
 
     # -- clients
 
-    def observe(self, client: InMemoryClient) -> None:
+    def observe(self, client: Observer) -> None:
         """Notify the client from now on."""
         self._clients[client] = None
 
-    def forget(self, client: InMemoryClient) -> None:
+    def forget(self, client: Observer) -> None:
         """Stop notifying the client."""
         self._clients.pop(client, None)
 
-    def _notify_log(self, partition: TopicPartition) -> None:
+    def notify_log(self, partition: TopicPartition) -> None:
+        """Tell all clients that this partition has changed."""
         for client in tuple(self._clients):
             client.log_changed(partition)
 

@@ -29,6 +29,7 @@ from tests.support.command_line import invoke
         ({"handler_ms": -0.1}, "handler_ms"),
         ({"topic": "orders"}, "topic"),
         ({"records": 1_000_000}, "records"),
+        ({"share": True}, "share"),
     ],
 )
 def test_wrong_options_are_named(wrong: dict[str, Any], option: str) -> None:
@@ -42,7 +43,12 @@ def test_wrong_options_are_named(wrong: dict[str, Any], option: str) -> None:
     [
         (Seen(handled=100, seconds=1.0, cpu=0.9, busy=50.0), 20, "CPU: the event loop's core is 90% busy"),
         (Seen(handled=100, seconds=1.0, cpu=0.1, busy=5.0), 20, "the order of keys: 20 records of key b'hot'"),
-        (Seen(handled=100, seconds=1.0, cpu=0.0, busy=9.0), 2, "concurrency: 10 handlers run nearly all the time"),
+        (Seen(handled=1800, seconds=1.0, cpu=0.0, busy=9.0), 2, "concurrency: 10 handlers run nearly all the time"),
+        (
+            Seen(handled=400, seconds=1.0, cpu=0.6, busy=9.2),
+            2,
+            "the event loop is late: handlers that sleep 5 ms take 23.0 ms, while its core is 60% busy",
+        ),
         (Seen(handled=100, seconds=9.0, cpu=0.1, busy=5.0), 20, "reading: neither CPU nor handlers"),
     ],
 )
@@ -50,6 +56,22 @@ def test_it_says_what_limits(seen: Seen, hot: int, limit: str) -> None:
     """From the CPU of the loop, the longest lane and what handlers took. Records without a key have no lane."""
     seen.keys = {(0, at): b"hot" if at < hot else None if at < 60 else b"%d" % at for at in range(100)}
     assert limit_of(BenchSettings(concurrency=10), seen).startswith(limit)
+
+
+def test_a_share_group_has_no_order_that_limits() -> None:
+    """The longest lane of a key says nothing there."""
+    seen = Seen(handled=100, seconds=1.0, cpu=0.1, busy=5.0, keys={(0, at): b"hot" for at in range(100)})
+    assert limit_of(BenchSettings(concurrency=10), seen).startswith("the order of keys")
+    shared = BenchSettings(bootstrap_servers="localhost:9092", concurrency=10, share=True)
+    assert limit_of(shared, seen).startswith("reading")
+
+
+async def test_a_broker_without_share_groups() -> None:
+    """One sentence, before anything is written."""
+    async with EmbeddedBroker() as broker:
+        ran = await asyncio.to_thread(invoke, "bench", "--share", "--bootstrap-servers", broker.bootstrap_servers)
+        assert (ran.exit_code, ran.stdout) == (1, "")
+        assert "`aioparallel broker --kafka` starts Apache Kafka" in ran.stderr
 
 
 async def test_a_run_is_checked_and_shown() -> None:

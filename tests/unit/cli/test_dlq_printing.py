@@ -188,6 +188,18 @@ def test_details() -> None:
     assert "aioparallel." not in text
 
 
+def test_the_deliveries_of_a_share_group() -> None:
+    """Attempts are those of the last one."""
+    record = letter_record(4)
+    letter = read_letter(record)
+    assert letter is not None
+    assert "deliver" not in details(DeadLetter(record, letter, settled=True), now=1060.0)
+    assert "deliveries" not in json_summary(DeadLetter(record, letter, settled=True))
+    dead = DeadLetter(record, letter._replace(deliveries=5), settled=True)
+    assert "3 in group billing, in delivery 5: those in earlier deliveries are not counted" in details(dead, now=1060.0)
+    assert json_summary(dead)["deliveries"] == 5
+
+
 def test_spans() -> None:
     """Open letters are read from the committed offset on, all from the log's start, and offsets narrow both."""
     topic = opened(base=10, end=50)

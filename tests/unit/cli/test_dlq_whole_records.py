@@ -67,7 +67,7 @@ async def test_the_value_is_read_from_where_the_record_stands(sources: Sources) 
     assert (found.record.value, found.record.key, found.is_completed, found.gone) == (VALUE, b"key", True, "")
     assert original_headers(found.record.headers) == OWN
     shown = details(found, 1060)
-    assert "  not in it   all of the value's 1,200 bytes, which is read from its origin" in shown
+    assert "  not in it   all of the value's 1,200 bytes, read from its origin" in shown
     assert '{"order": 7}' in shown
     whole = letter_record(1)
     assert await sources.whole(whole) is whole
@@ -217,3 +217,49 @@ async def test_what_is_read_of_sources_is_sent_before_more_is_read() -> None:
         longest = max(longest, run)
     assert longest == 4
     assert log.count("read") == 10
+
+
+def brokers_letter(key: bytes | None = None, value: bytes | None = None, **changed: bytes | None) -> Record:
+    """A letter that a share group's broker has written of the record of "orders" at offset 0."""
+    headers: dict[str, bytes | None] = {
+        "__dlq.errors.topic": b"orders",
+        "__dlq.errors.partition": b"0",
+        "__dlq.errors.offset": b"0",
+        "__dlq.errors.group": b"workers",
+        "__dlq.errors.delivery.count": b"5",
+        "__dlq.errors.message": b"Offset rejected by client.",
+        **{f"__dlq.errors.{name}": text for name, text in changed.items()},
+    }
+    return Record(TOPIC, 0, 0, key, value, tuple(headers.items()), timestamp=1_000_000)
+
+
+async def test_a_brokers_letter_is_completed(sources: Sources) -> None:
+    """It has no part of the record; the time of the record comes from the source, too."""
+    before = dead(brokers_letter())
+    assert before.letter is not None
+    assert (before.state, before.letter.attempts, before.letter.is_of_broker) == ("open", 5, True)
+    assert before.letter.last == Failure(1000.0, "broker", "Offset rejected by client.")
+    found = await sources.completed(before)
+    assert (found.record.key, found.record.value, original_headers(found.record.headers)) == (b"key", VALUE, OWN)
+    assert found.letter is not None
+    assert found.letter.origin == Origin("orders", 0, 0, 0)
+    assert "not in it   its key, value and headers, read from its origin" in details(found, 1060)
+    assert json_details(found)["completed"] is True
+    copied = await sources.completed(dead(brokers_letter(b"key", VALUE)))
+    assert "not in it   its headers, read from its origin" in details(copied, 1060)
+
+
+async def test_a_record_that_is_newer_than_a_brokers_letter_is_another_one(
+    broker: InMemoryBroker, sources: Sources
+) -> None:
+    """There is no checksum; clocks may differ by a minute."""
+    for offset, ahead in ((1, 60_000), (2, 60_001)):
+        broker.append("orders", VALUE, key=b"key", timestamp=1_000_000 + ahead)
+        found = await sources.whole(brokers_letter(offset=b"%d" % offset))
+        assert ("is another record now" in str(found)) is (offset == 2)
+
+
+@pytest.mark.parametrize("changed", [{"topic": None}, {"partition": b"x"}, {"offset": None}, {"delivery.count": b"?"}])
+def test_a_damaged_letter_of_a_broker_is_none(changed: dict[str, bytes | None]) -> None:
+    """As one of ours."""
+    assert read_letter(brokers_letter(**changed)) is None

@@ -230,7 +230,9 @@ async def test_serve_answers_scrapers() -> None:
     assert [part["remaining"] for part in one["partitions"]] == [2, 3]
     assert json.loads((await answer("/groups/a%20%22b%22", source)).body)["group"] == 'a "b"'
     assert len(json.loads((await answer("/groups", source)).body)["groups"]) == 2
-    assert (await answer("/groups/x", source)).status == 404
+    missing = await answer("/groups/x", source)
+    assert missing.status == 404
+    assert "group 'x' is not served, or does not exist. Share groups are not served" in str(missing.body)
 
 
 async def test_serve_keeps_answers_and_reports_errors() -> None:
@@ -310,3 +312,13 @@ def test_options_of_stuck_and_queues() -> None:
     assert GroupAccess(kmq=("jobs", "mail=marks")).queues() == {"jobs": None, "mail": "marks"}
     with pytest.raises(ConfigurationError):
         Serving(port=-1)
+
+
+def test_a_share_group_in_the_list() -> None:
+    """It has no commits, so zeros would say nothing."""
+    console = Console(width=160)
+    with console.capture() as capture:
+        console.print(list_table([GroupView("workers", GroupState("Stable", "share", ()), []), group()]))
+    _, share, consumers = (line.split() for line in capture.get().splitlines())
+    assert share == ["workers", "Stable", "share", "-", "-", "-"]
+    assert consumers == ["billing", "Stable", "classic", "1", "1,966", "5"]

@@ -16,6 +16,9 @@ from aioparallel.clients.aiokafka.connecting import cut_off
 from aioparallel.clients.aiokafka.connector import Connector
 from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.secure_connection import LoginFailed
+from aioparallel.clients.aiokafka.typed_requests import TypedRequest
+from aioparallel.clients.messages.api import Api
+from aioparallel.clients.messages.share_records import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from tests.support.waiting import DEADLINE
 
 LIFE = 40.0
@@ -30,6 +33,23 @@ class Made:
         self.has_requests = False
         self.is_open = True
         self._writer = cast("asyncio.StreamWriter", SimpleNamespace(transport=SimpleNamespace(abort=lambda: None)))
+
+        self.logins: list[str] = []
+        self.fails: dict[str, Exception] = {}
+
+    async def obtain_secrets(self, _options: object) -> None:
+        await self._step("secrets")
+
+    async def log_in_again(self) -> None:
+        await self._step("login")
+        self.since = asyncio.get_running_loop().time()
+        self.ends = self.since + LIFE
+
+    async def _step(self, name: str) -> None:
+        self.logins.append(name)
+        await asyncio.sleep(0)
+        if name in self.fails:
+            raise self.fails[name]
 
     def age(self) -> None:
         """Nineteen twentieths of its lifetime have passed."""
@@ -73,7 +93,7 @@ class Stage:
             force_metadata_update=lambda: None,
         )
         monkeypatch.setattr(connector, "open_connection", self._open)
-        self.connector = Connector(cast("Connections", self.connections), lambda _cluster_id: True)
+        self.connector = Connector(cast("Connections", self.connections), lambda _cluster_id: True, lasting=(2,))
 
     async def _close(self) -> None:
         for one in self.connections._conns.values():
@@ -194,4 +214,84 @@ async def test_a_broker_that_moves_while_it_is_dialled_is_dialled_anew(monkeypat
     assert (found, [one.is_open for one in stage.made]) == (None, [False])
     again = cast("Any", await stage.connector.connect(1))
     assert again is stage.made[1]
+    await stage.connections.close()
+
+
+async def test_a_connection_that_must_not_be_replaced_gets_a_new_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also after its login has ended, and if it is asked for at the same time as others. While requests are under way
+    on it, it is replaced."""
+    stage = Stage(monkeypatch)
+    broker_watch = BrokerWatch(stage.connections, "kafka:9093", 1.0, lasting=(2,))
+    first, other = [await broker_watch.get_connection(1, group=group) for group in (2, 0)]
+    one, _ = stage.made
+    for times in (1, 2):
+        one.age()
+        if times == 2:
+            one.ends = one.since
+        found = await asyncio.gather(*(broker_watch.get_connection(1, group=2) for _ in range(3)))
+        assert found == [first] * 3
+        assert one.logins == ["secrets", "login"] * times
+    one.age()
+    one.has_requests = True
+    assert await broker_watch.get_connection(1, group=2) is first
+    while stage.tries < 3:
+        await asyncio.sleep(0.01)
+    assert await broker_watch.get_connection(1, group=2) is not first
+    assert await broker_watch.get_connection(1, group=0) is other
+    await stage.connections.close()
+
+
+@pytest.mark.parametrize("error", [LoginFailed("no token"), OSError("no token"), LookupError("no token")])
+async def test_a_login_that_fails_on_a_connection_that_must_not_be_replaced(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Without a token the old login serves to its end. A login that was refused is the end of the connection."""
+    stage = Stage(monkeypatch)
+    first = await stage.connector.connect(1, 2)
+    (one,) = stage.made
+    one.age()
+    is_expected = not isinstance(error, LookupError)
+    if is_expected:
+        one.fails = {"secrets": error}
+        assert [await stage.connector.connect(1, 2) for _ in range(2)] == [first] * 2
+        assert "no token" in stage.connector.reason(1)
+        one.ends = asyncio.get_running_loop().time()
+        stage.connector._paused_until.clear()
+        assert await stage.connector.connect(1, 2) is None
+        assert one.is_open
+    stage.connector._paused_until.clear()
+    one.fails = {"login": error}
+    if is_expected:
+        assert await stage.connector.connect(1, 2) is None
+    else:
+        with pytest.raises(LookupError):
+            await stage.connector.connect(1, 2)
+    assert not one.is_open
+    stage.connector._paused_until.clear()
+    assert await stage.connector.connect(1, 2) not in {None, first}
+    await stage.connections.close()
+
+
+@pytest.mark.parametrize(
+    ("api", "is_silent"),
+    [(SHARE_FETCH, False), (SHARE_ACKNOWLEDGE, True)],
+)
+async def test_a_broker_may_let_a_fetch_wait(
+    monkeypatch: pytest.MonkeyPatch, api: Api[Any, Any], is_silent: bool
+) -> None:
+    """As long as it is asked to, and no other request: then it counts as silent."""
+    monkeypatch.setattr("aioparallel.clients.aiokafka.broker_watch._STORED", 0.05)
+    stage = Stage(monkeypatch)
+
+    async def send(node: int, request: object, *, group: int) -> str:
+        await asyncio.sleep(0.3)
+        return "answer"
+
+    stage.connections.send = send
+    broker_watch = BrokerWatch(stage.connections, "kafka:9093", 1.0, 2.0, lasting=(2,))
+    sending = asyncio.create_task(broker_watch.send(1, TypedRequest(api, None), group=2))
+    await asyncio.sleep(0.2)
+    assert (1 in broker_watch._silent) is is_silent
+    assert await sending == "answer"
+    assert not broker_watch._silent
     await stage.connections.close()

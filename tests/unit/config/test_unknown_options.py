@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaConsumer
 
 from aioparallel import (
     Deduplicate,
@@ -24,7 +25,10 @@ from aioparallel import (
     in_threads,
     parallel_map,
 )
+from aioparallel.clients.aiokafka.settings import option_names
 from aioparallel.config.handling import Handling
+from aioparallel.config.options import Options
+from aioparallel.config.unknown_options import OF_AIOKAFKA
 from aioparallel.http import Cache, http_handler
 from aioparallel.observe.metrics import PrometheusMetrics
 from aioparallel.persistence.sql import SqlStore
@@ -61,6 +65,12 @@ def put(item: Any) -> Any: ...
             {"max_concurency": 3},
             "did you mean 'max_concurrency'?",
         ),
+        (
+            lambda **o: ParallelConsumer("t", group_id="g", **o),
+            {"group_instance_id": "w1"},
+            'aiokafka has it: client_options={"group_instance_id": ...}',
+        ),
+        (Producing, {"client_id": "w1"}, 'client_options={"client_id": ...}'),
         (lambda **o: in_threads(put, **o), {"thread": 3}, "thread=3: .* did you mean 'threads'?"),
         (lambda **o: in_processes(put, **o), {"process": 3}, "did you mean 'processes'?"),
         (lambda **o: SqlStore(None, **o), {"prefx": "a"}, "did you mean 'prefix'?"),  # type: ignore[arg-type]
@@ -80,6 +90,12 @@ def test_the_option_that_was_meant_is_named(make: Callable[..., object], given: 
     with pytest.raises(ConfigurationError, match=meant) as raised:
         make(**given)
     assert raised.value.option.endswith(next(iter(given)))
+
+
+def test_the_options_of_aiokafka() -> None:
+    """Those that are suggested exist."""
+    assert option_names(AIOKafkaConsumer) >= OF_AIOKAFKA
+    assert {one.name for one in fields(Options)}.isdisjoint(OF_AIOKAFKA)
 
 
 def test_a_queue_does_not_suggest_what_it_refuses() -> None:

@@ -13,6 +13,7 @@ from aioparallel import Batch, ConfigurationError, FailurePolicy, ParallelConsum
 from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.queues.priority import PriorityConsumer
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
+from tests.support.inside import run_of
 from tests.support.memory.consuming import QUICK, committed, consumer_of, produce
 from tests.support.waiting import until
 
@@ -187,8 +188,7 @@ async def test_parked_records_follow(broker: InMemoryBroker) -> None:
     async with asyncio.timeout(60), consumer:
         run = asyncio.create_task(consumer.run(Running()))
         await until(lambda: consumer.health().ready)
-        assert consumer._engine is not None
-        parking = consumer._engine._processor.scheduler._parking
+        parking = run_of(consumer)._processor.scheduler._parking
         assert parking._bound == 9_900
         consumer.max_concurrency = 5_000
         assert parking._bound == 15_000

@@ -10,6 +10,7 @@ import pytest
 
 from aioparallel.records.record import Outgoing, Record, TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
+from tests.support.inside import run_of
 from tests.support.memory.consuming import consumer_of
 from tests.support.waiting import until
 
@@ -35,8 +36,7 @@ async def test_losing_hundreds_of_partitions_holds_the_loop_for_milliseconds(way
     async with consumer:
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer._engine and consumer.stats().producing == PARTITIONS * RECORDS)
-        engine = consumer._engine
-        assert engine is not None
+        engine = run_of(consumer)
         rebalancer, scheduler = engine._rebalancer, engine._processor.scheduler
         gc.disable()  # what is left of other tests is not the matter here
         try:

@@ -15,6 +15,7 @@ from aioparallel.consumer import ParallelConsumer
 from aioparallel.records.errors import OffsetOutOfRange
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
+from tests.support.inside import run_of
 from tests.support.memory.consuming import GROUP, T0, Isolation, Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 
@@ -154,8 +155,7 @@ async def test_handlers_that_are_cancelled_at_the_drain_deadline_are_counted_in_
     async with consumer_of(broker, drain_timeout=2.0) as consumer:
         running = asyncio.create_task(consumer.run(slow))
         await until(lambda: consumer._engine and consumer.stats().in_flight == records)
-        assert consumer._engine is not None
-        await consumer._engine._rebalancer.revoked([T0])
+        await run_of(consumer)._rebalancer.revoked([T0])
         assert lines() == [wanted]
         consumer.stop()
         await running

@@ -33,6 +33,7 @@ from aioparallel.queues.kmq import KmqConsumer
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 from aioparallel.testing.memory.faults import Fault, Request
+from tests.support.inside import run_of
 from tests.support.memory.consuming import GROUP, T0, committed, consumer_of, produce
 from tests.support.memory.keeping_state import broker_of, keeping, sums
 from tests.support.transactions.consuming import broker_of as transactions_broker
@@ -346,8 +347,7 @@ async def test_an_offset_map_that_could_not_hold_it_refuses_it(broker: InMemoryB
     handler = Handler(held=range(3_000))
     async with running(consumer := consumer_of(broker, max_buffered=20, max_concurrency=1), handler):
         await until(lambda: handler.started == [0])
-        assert consumer._engine is not None
-        consumer._engine._committer.limit.characters = 8
+        run_of(consumer)._committer.limit.characters = 8
         with pytest.raises(NotSkipped, match="the offset map would not fit into the commit's metadata"):
             await consumer.skip(T0, 1_001, 1_003, 1_006, 1_100, 1_103, 1_105, 1_111, 1_234, 1_236)
         assert await consumer.skip(T0, 0) == [Skipped(0, "in flight", True)]
@@ -361,8 +361,7 @@ async def test_too_many_unread_offsets_before_it_refuse_it(broker: InMemoryBroke
     handler = Handler(held=range(300))
     async with running(consumer := consumer_of(broker, max_buffered=20, max_concurrency=1), handler):
         await until(lambda: handler.started == [0] and consumer.stats().buffered > 15)
-        assert consumer._engine is not None
-        position = consumer._engine._rebalancer.assignments[T0].ledger.position
+        position = run_of(consumer)._rebalancer.assignments[T0].ledger.position
         with pytest.raises(NotSkipped, match="51 offsets before it are not read yet, and at most 50 may be"):
             await consumer.skip(T0, 0, position + 51)
         assert handler.cancelled == []
@@ -536,8 +535,7 @@ async def test_many_records_that_run_are_looked_for_together(
     handler = Handler(held=range(50))
     async with running(consumer := consumer_of(broker, max_concurrency=50), handler):
         await until(lambda: consumer.stats().in_flight == 50)
-        assert consumer._engine is not None
-        pool = consumer._engine._processor.pool
+        pool = run_of(consumer)._processor.pool
         walks, skip = 0, pool.skip
 
         def counted(records: Collection[Record]) -> None:
@@ -568,11 +566,10 @@ async def test_a_partition_that_goes_meanwhile_raises_or_is_committed(swallows: 
             skip = asyncio.create_task(consumer.skip(T0, 0))
             for _ in range(moment // 2):
                 await asyncio.sleep(0)
-            assert consumer._engine is not None
             if moment % 2:
-                consumer._engine.lost([T0])
+                run_of(consumer).lost([T0])
             else:
-                await consumer._engine.revoked([T0])
+                await run_of(consumer).revoked([T0])
             try:
                 await skip
             except NotSkipped as error:

@@ -7,6 +7,7 @@ import asyncio
 from aioparallel import Outgoing, Producing, Record
 from aioparallel.observe.stats import Stats
 from aioparallel.testing.memory import InMemoryBroker
+from tests.support.inside import run_of
 from tests.support.memory.consuming import committed, consumer_of
 from tests.support.memory.sending import broker_with, values
 from tests.support.waiting import until
@@ -84,8 +85,7 @@ async def test_a_handler_whose_session_is_lost_while_it_runs_produces_nothing() 
 
     async def handle(record: Record) -> Outgoing:
         if record.offset == 1:
-            engine = consumer._engine
-            assert engine is not None
+            engine = run_of(consumer)
             for session in list(engine._processor.scheduler.sources):
                 engine._processor.scheduler.drop(session)
             consumer.stop()
@@ -164,8 +164,7 @@ async def test_acknowledged_in_the_turn_in_which_the_session_goes() -> None:
     def on_produced(*_: object) -> None:
         nonlocal told
         told += 1
-        engine = consumer._engine
-        assert engine is not None
+        engine = run_of(consumer)
         scheduler = engine._processor.scheduler
         for session in list(scheduler.sources):
             scheduler.drop(session)
@@ -174,8 +173,7 @@ async def test_acknowledged_in_the_turn_in_which_the_session_goes() -> None:
     consumer = consumer_of(broker, producing=Producing(on_produced=on_produced))
     async with asyncio.timeout(120), consumer:
         await consumer.run(copied)
-        engine, stats = consumer._engine, consumer.stats()
-    assert engine is not None
+        engine, stats = run_of(consumer), consumer.stats()
     assert (told, stats.succeeded, stats.dropped, stats.producing) == (1, 0, 1, 0)
     assert not engine._processor.scheduler._stale_lanes.left
     assert committed(broker) in {None, 0}

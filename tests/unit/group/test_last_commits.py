@@ -10,6 +10,7 @@ import pytest
 from aioparallel.records.errors import ClientError
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
+from tests.support.inside import run_of
 from tests.support.memory.consuming import T0, Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 
@@ -132,8 +133,7 @@ async def test_a_revoke_whose_callback_is_cancelled_gives_the_partition_away(bro
     async with asyncio.timeout(60), consumer_of(broker, "m", drain_timeout=10, cooperative=True) as consumer:
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer._engine is not None and consumer.stats().in_flight == 2)
-        assert consumer._engine is not None
-        assignment = consumer._engine._rebalancer
+        assignment = run_of(consumer)._rebalancer
         [generation] = {assignment.generation for assignment in assignment.assignments.values()}
         gone = TopicPartition("m", 0)
         revoking = asyncio.create_task(assignment.revoked([gone]))

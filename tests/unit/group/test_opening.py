@@ -14,6 +14,7 @@ from aioparallel.observe.health import ProblemKind
 from aioparallel.records.errors import NotAuthorized
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+from tests.support.inside import run_of
 from tests.support.memory.consuming import GROUP, Seen, committed, consumer_of, produce
 from tests.support.waiting import until
 
@@ -73,7 +74,7 @@ async def test_nor_does_one_of_a_topic_that_was_made_anew(broker: InMemoryBroker
         await until(lambda: len(seen.ended) == 15)
         await consumer.commit_now()
         client.led = False
-        client.fenced(consumer._engine._rebalancer.assignments[KNOWN].generation)  # type: ignore[union-attr]
+        client.fenced(run_of(consumer)._rebalancer.assignments[KNOWN].generation)
         broker.delete_topic("m")
         broker.create_topic("m", 3)
         for partition in range(3):

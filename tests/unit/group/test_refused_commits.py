@@ -34,6 +34,7 @@ from tests.support.extensions import (
     consumer_of,
     nothing,
 )
+from tests.support.inside import client_of, run_of
 from tests.support.waiting import until
 
 
@@ -178,8 +179,7 @@ async def test_a_partition_that_goes_while_extensions_save_aborts_no_transaction
     async with consumer_of(broker, Slow(), commits=Transactions(interval=0.05)) as consumer:
         running = asyncio.create_task(consumer.run(nothing))
         await saving.wait()
-        assert consumer._engine is not None
-        consumer._engine.lost([P0])
+        run_of(consumer).lost([P0])
         await until(lambda: committed(broker, P1) == 1)
         transactions = consumer.stats().transactions
         assert transactions is not None
@@ -264,7 +264,7 @@ async def test_a_commit_that_is_answered_after_its_partition_went_is_not_told(co
     consumer = consumer_of(
         broker, Noting(calls), value_deserializer=int, **({} if commits is None else {"commits": commits})
     )
-    where, name = (consumer._client, "commit") if commits is None else (consumer._producer, "end")
+    where, name = (client_of(consumer), "commit") if commits is None else (consumer._producer, "end")
     asks = getattr(where, name)
 
     async def answers_late(*args: Any, **keywords: Any) -> Any:
@@ -277,8 +277,7 @@ async def test_a_commit_that_is_answered_after_its_partition_went_is_not_told(co
     async with consumer:
         running = asyncio.create_task(consumer.run(nothing))
         await answered.wait()
-        assert consumer._engine is not None
-        consumer._engine.lost([P0])
+        run_of(consumer).lost([P0])
         await asyncio.sleep(3)
         consumer.stop()
         await running

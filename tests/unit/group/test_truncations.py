@@ -19,6 +19,7 @@ from aioparallel.offsets import OffsetMap, encode_offset_map
 from aioparallel.records.errors import OffsetOutOfRange
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+from tests.support.inside import client_of, run_of
 from tests.support.memory.consuming import GROUP, T0, committed, consumer_of
 from tests.support.waiting import until
 
@@ -220,8 +221,7 @@ async def test_a_record_that_is_skipped_before_it_is_read_hides_no_epoch(broker:
         await until(lambda: consumer.stats().in_flight == 2)
         await consumer.skip(T0, 55)
         assert broker.group(GROUP).offsets[T0].leader_epoch == 2
-        assert consumer._engine is not None
-        consumer._engine._committer.limit.characters = 1
+        run_of(consumer)._committer.limit.characters = 1
         begins.set()
         await until(lambda: committed(broker) == 35)
         assert broker.group(GROUP).offsets[T0].leader_epoch == 1
@@ -375,8 +375,8 @@ async def test_a_position_of_the_topic_before_says_nothing_of_the_one_made_anew(
     async with running(consumer, values):
         await until(lambda: committed(broker) == 50)
         position = broker.group(GROUP).offsets[T0]
-        assignment = consumer._engine._rebalancer.assignments[T0]  # type: ignore[union-attr]
-        consumer._client.fenced(assignment.generation)
+        assignment = run_of(consumer)._rebalancer.assignments[T0]
+        client_of(consumer).fenced(assignment.generation)
         broker.delete_topic("t")
         broker.create_topic("t")
         broker.group(GROUP).offsets[T0] = position

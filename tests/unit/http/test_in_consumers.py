@@ -14,9 +14,11 @@ from aioparallel import ConfigurationError, FailurePolicy, Outgoing, Record, Ret
 from aioparallel.config.handling import CallNext
 from aioparallel.engine.outcomes import throttling
 from aioparallel.http import Request, Response, http_handler, session
+from aioparallel.queues.share import ShareConsumer
 from aioparallel.testing.memory import InMemoryBroker
 from tests.support.http.service import Answer, Service
 from tests.support.memory.consuming import consumer_of, produce
+from tests.support.share_group import FakeShareClient, ShareGroup
 from tests.support.waiting import until
 
 
@@ -173,3 +175,30 @@ async def test_who_fails_before_it_is_asked_keeps_no_place(broker: InMemoryBroke
         await consumer.run(http_handler(post, base_url=served.url, max_per_host=1))
         assert loop.time() - began < 10  # a second for each of them otherwise
         assert consumer.stats().skipped >= 20
+
+
+async def test_in_a_share_group(served: Service) -> None:
+    """Records that wait for a host keep their locks; those that it refuses are delivered again."""
+    group = ShareGroup()
+    group.produce([b"%d" % number for number in range(20)])
+    refused = set[str]()
+
+    def once_refused(request: web.BaseRequest) -> Answer:
+        if request.path in refused:
+            return None
+        refused.add(request.path)
+        return web.Response(status=500)
+
+    def numbered(record: Record) -> Request:
+        return Request("POST", f"/{record.offset}", content=b"")
+
+    served.answer = once_refused
+    handler = http_handler(numbered, base_url=served.url, max_per_host=2)
+    consumer: ShareConsumer[Any, Any] = ShareConsumer("t", group_id="g", client=FakeShareClient(group))
+    async with asyncio.timeout(60), consumer:
+        running = asyncio.create_task(consumer.run(handler))
+        await until(lambda: group.states() == ["accepted"] * 20)
+        consumer.stop()
+        await running
+    assert set(group.counts()) == {2}
+    assert served.most <= 2

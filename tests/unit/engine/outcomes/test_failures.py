@@ -211,7 +211,7 @@ def test_what_a_retry_function_may_not_say(verdict: object) -> None:
 
 def test_a_retry_function_needs_somewhere_for_dead_letters() -> None:
     """ "dead_letter" without one is refused with the record's name, not taken for a skip."""
-    with pytest.raises(ConfigurationError, match="the policy has no dead_letter"):
+    with pytest.raises(ConfigurationError, match="there is no dead_letter"):
         Failures(FailurePolicy(retry=always("dead_letter")).retry_budget).decide(failed(), ERROR, 0.0, 0.0)
 
 

@@ -17,6 +17,7 @@ from aioparallel.config.policies import Deduplicate
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, Request
+from tests.support.inside import client_of
 from tests.support.memory.consuming import committed
 from tests.support.memory.deduplicating import SEEN, broker_of, deduplicating, marks, place, remembered
 from tests.support.waiting import until
@@ -123,7 +124,7 @@ class Play:
     async def kill(self) -> None:
         """One member dies: what it had saved is saved, and what it has on its way may arrive or not."""
         consumer, task = self.members.pop(self.rng.randrange(len(self.members)))
-        consumer._client.crash()  # type: ignore[attr-defined]
+        client_of(consumer).crash()  # type: ignore[attr-defined]
         self.never_again = self.saved()
         task.cancel()
         await asyncio.wait([task])

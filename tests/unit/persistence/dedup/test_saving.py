@@ -14,6 +14,7 @@ from aioparallel.persistence.dedup.deduplication import Deduplication
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
 from tests.support.extensions import context_of
+from tests.support.inside import client_of
 from tests.support.memory.consuming import GROUP, T0, committed
 from tests.support.memory.deduplicating import (
     SEEN,
@@ -157,7 +158,7 @@ async def test_a_kill_between_saving_and_committing_repeats_nothing() -> None:
     async with asyncio.timeout(60), consumer:
         running = asyncio.create_task(consumer.run(handled))
         await until(lambda: len(remembered(broker)) == 100)
-        consumer._client.crash()  # type: ignore[attr-defined]
+        client_of(consumer).crash()  # type: ignore[attr-defined]
         running.cancel()
         await asyncio.wait([running])
     assert committed(broker) is None or committed(broker) == 0

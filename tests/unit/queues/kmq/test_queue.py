@@ -16,6 +16,7 @@ from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker, redeliveries
 from aioparallel.queues.kmq.markers import read_marker
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, Request
+from tests.support.inside import run_of
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import consumer, produce, tracker
 
@@ -394,9 +395,7 @@ async def test_a_partition_that_goes_takes_nothing_more(broker: InMemoryBroker) 
         broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
         produce(broker, [b"a"])
         await until(lambda: one._engine is not None and not one._leasing.is_idle)
-        engine = one._engine
-        assert engine is not None
-        assignments = list(engine._rebalancer.assignments.values())
+        assignments = list(run_of(one)._rebalancer.assignments.values())
         settling = asyncio.create_task(one._leasing.settle(assignments, 1, 0))
         await asyncio.sleep(0.01)
         assert not settling.done()

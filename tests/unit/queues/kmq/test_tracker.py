@@ -20,6 +20,7 @@ from aioparallel.queues.kmq.topics import QueueTopics
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import ErrorCode, Fault, InMemoryBroker, InMemoryClient, InMemoryProducer, Request
 from tests.support.extensions import context_of
+from tests.support.inside import client_of
 from tests.support.waiting import until
 from tests.unit.queues.kmq.conftest import client, consumer, produce, tracker
 from tests.unit.queues.kmq.test_queue import held, open_markers, running
@@ -345,7 +346,7 @@ async def test_sparse_records_are_read_by_one_reader(broker: InMemoryBroker) -> 
     """And nothing is read between them."""
     produce(broker, [b"%d" % n for n in range(5_000)])
     watching = tracker(broker)
-    client = watching._markers._client
+    client = client_of(watching._markers)
     asked, read = list[object](), client.read
 
     def reading(spans: Mapping[TopicPartition, Span | list[Span]]) -> AsyncGenerator[Fetched, None]:
