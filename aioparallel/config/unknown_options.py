@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["OF_AIOKAFKA", "is_secret", "meant", "no_such_option", "refuses_others", "refuses_unknown"]
+__all__ = ["OF_AIOKAFKA", "did_you_mean", "is_secret", "meant", "no_such_option", "refuses_others", "refuses_unknown"]
 
 Taker = TypeVar("Taker", bound=Callable[..., Any])
 
@@ -58,6 +58,11 @@ def is_secret(name: str) -> bool:
     return re.search(_SECRET, name.lower()) is not None
 
 
+def did_you_mean(near: str, refused: str | None = None) -> str:
+    """Return the question about a similar name. ``refused``: why that one must not be set either."""
+    return f"did you mean {near!r}?" + (f" Do not set that one either: {refused}" if refused else "")
+
+
 def no_such_option(
     name: str, value: object, known: Collection[str], *, of: str = "", secret: bool = False
 ) -> ConfigurationError:
@@ -71,7 +76,7 @@ def no_such_option(
     if "client_options" in known and name in OF_AIOKAFKA:
         hint = f'aiokafka has it: client_options={{"{name}": ...}}'
     else:
-        hint = f"did you mean {near!r}?" if near else f"the options are {', '.join(sorted(known))}"
+        hint = did_you_mean(near) if near else f"the options are {', '.join(sorted(known))}"
     shown = Hidden(value) if secret or is_secret(name) else value
     return ConfigurationError(f"{of} {name}".lstrip(), shown, f"there is no such option; {hint}")
 

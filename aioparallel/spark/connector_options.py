@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from aioparallel.config.security.secret import Hidden
-from aioparallel.config.unknown_options import is_secret, meant
+from aioparallel.config.unknown_options import did_you_mean, is_secret, meant
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.spark.kafka_properties import CLIENTS_VERSION, CONSUMER, NEWER, PRODUCER
 
@@ -130,9 +130,8 @@ class ConnectorOptions:
 
     def _did_you_mean(self, near: str) -> str:
         if near in self.arguments:
-            return f"did you mean {near!r}? It is an argument of its own, {near}="
-        advice = _lowered(self.refused).get(near.lower())
-        return f"did you mean {near!r}?" + (f" Do not set that one either: {advice}" if advice else "")
+            return f"{did_you_mean(near)} It is an argument of its own, {near}="
+        return did_you_mean(near, _lowered(self.refused).get(near.lower()))
 
 
 def _refusal(name: str, value: object, advice: str, near: str = "") -> ConfigurationError:

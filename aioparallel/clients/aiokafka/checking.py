@@ -14,7 +14,7 @@ from typing import Final, NoReturn
 from aiokafka.abc import AbstractTokenProvider
 
 from aioparallel.config.security.secret import Hidden
-from aioparallel.config.unknown_options import meant
+from aioparallel.config.unknown_options import did_you_mean, meant
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = ["MOST", "REBOOTSTRAP_AFTER", "GivenOptions", "check_connection", "rebootstrap_after"]
@@ -65,8 +65,7 @@ class GivenOptions:
                     self.refuse(
                         name, f"aiokafka has no such option; it has {', '.join(sorted(set(known) - set(ours)))}"
                     )
-                instead = f" Do not set that one either: {ours[near]}" if near in ours else ""
-                self.refuse(name, f"aiokafka has no such option; did you mean {near!r}?{instead}")
+                self.refuse(name, f"aiokafka has no such option; {did_you_mean(near, ours.get(near))}")
 
     def number(
         self, name: str, default: float, *, least: int = 0, whole: bool = False, optional: bool = False
