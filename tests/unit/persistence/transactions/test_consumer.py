@@ -49,6 +49,7 @@ from aioparallel.testing.memory import (
 )
 from aioparallel.testing.memory.refused import Refused
 from aioparallel.web import ConsumerService, answers
+from tests.support.inside import client_of
 from tests.support.waiting import until
 
 T0 = TopicPartition("in", 0)
@@ -208,7 +209,9 @@ async def test_a_killed_member_is_waited_for(broker: InMemoryBroker) -> None:
         await dead.__aenter__()
         running = asyncio.ensure_future(dead.run(copy))
         await until(lambda: broker.transactions.pending("g", [T0]))
-        dead._client.crash()  # type: ignore[attr-defined]
+        client = client_of(dead)
+        assert isinstance(client, InMemoryClient)
+        client.crash()
         dead._producer._brokers._call = nothing_leaves  # type: ignore[union-attr]
         running.cancel()
         await asyncio.wait([running])
