@@ -11,13 +11,14 @@ import pytest_asyncio
 from aiokafka.client import ConnectionGroup
 from aiokafka.protocol.commit import OffsetCommitResponse_v3, OffsetFetchResponse_v3
 
-from aioparallel.clients.aiokafka import group_messages
+from aioparallel.clients.aiokafka import AiokafkaClient, group_messages
 from aioparallel.clients.aiokafka.internals import Connections, Coordinator
 from aioparallel.clients.aiokafka.offset_requests import GroupOffsets
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import NotAuthorized
 from aioparallel.records.record import TopicPartition
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
 from aioparallel.testing.brokers.local import LocalKafka
 from tests.support.clusters.aiokafka_cluster import AiokafkaCluster, serving
 from tests.support.clusters.aiokafka_member import Member, consumer_of, unique
@@ -273,3 +274,27 @@ async def test_a_group_that_may_not_be_read_is_not_authorized() -> None:
     offsets, _, _ = offsets_answered(refused)
     with pytest.raises(NotAuthorized, match="group"):
         await offsets.committed([ONE], 1.0)
+
+
+async def test_logs_of_many_topics_are_asked_for_at_once() -> None:
+    """aiokafka by itself requests the metadata of one unknown topic after the other, with a pause after each."""
+    topics = [f"topic-{number}" for number in range(60)]
+    with EmbeddedBroker() as broker:
+        for topic in topics:
+            await broker.create_topic(topic, 1)
+        client = AiokafkaClient(broker.bootstrap_servers, "group")
+        await client.start(10.0)
+        requested = 0
+
+        def count(_cluster: object) -> None:
+            nonlocal requested
+            requested += 1
+
+        try:
+            client._run().consumer._client.cluster.add_listener(count)
+            asked = [TopicPartition(topic, 0) for topic in topics]
+            assert await client.beginning_offsets(asked, 30.0) == dict.fromkeys(asked, 0)
+            assert await client.end_offsets(asked, 30.0) == dict.fromkeys(asked, 0)
+        finally:
+            await client.stop(5.0)
+    assert requested < 10

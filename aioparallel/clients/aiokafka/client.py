@@ -317,17 +317,18 @@ class AiokafkaClient:
     async def beginning_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        query = self._run().fetcher.beginning_offsets
-        return await log_offsets(query, partitions, timeout, "the first offsets")
+        fetcher = self._run().fetcher
+        return await log_offsets(fetcher, fetcher.beginning_offsets, partitions, timeout, "the first offsets")
 
     async def end_offsets(self, partitions: Collection[TopicPartition], timeout: float) -> Mapping[TopicPartition, int]:
-        return await log_offsets(self._run().fetcher.end_offsets, partitions, timeout, "the end offsets")
+        fetcher = self._run().fetcher
+        return await log_offsets(fetcher, fetcher.end_offsets, partitions, timeout, "the end offsets")
 
     async def written_end_offsets(
         self, partitions: Collection[TopicPartition], timeout: float
     ) -> Mapping[TopicPartition, int]:
-        query = read_uncommitted(self._run().fetcher).end_offsets
-        return await log_offsets(query, partitions, timeout, "the end offsets")
+        fetcher = read_uncommitted(self._run().fetcher)
+        return await log_offsets(fetcher, fetcher.end_offsets, partitions, timeout, "the end offsets")
 
     async def valid_ends(self, epochs: Mapping[TopicPartition, int], timeout: float) -> Mapping[TopicPartition, int]:
         return await self._run().identity.valid_ends(epochs, timeout)
@@ -338,8 +339,8 @@ class AiokafkaClient:
     async def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> Mapping[TopicPartition, int | None]:
-        query = self._run().fetcher.get_offsets_by_times
-        found = await log_offsets(query, times, timeout, "offsets by time")
+        fetcher = self._run().fetcher
+        found = await log_offsets(fetcher, fetcher.get_offsets_by_times, times, timeout, "offsets by time")
         return {partition: None if at is None else at.offset for partition, at in found.items()}
 
     def end_offset_seen(self, partition: TopicPartition) -> int | None:

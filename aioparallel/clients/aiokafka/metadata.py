@@ -142,14 +142,19 @@ async def log_ranges(
 
 
 async def log_offsets(
+    fetcher: Fetcher,
     query: Callable[..., Awaitable[Mapping[TopicPartition, T]]],
     partitions: Collection[TopicPartition],
     timeout: float,
     what: str,
 ) -> dict[TopicPartition, T]:
-    """The result of one of the fetcher's queries for these partitions, which aiokafka retries until the timeout.
+    """The result of one of the fetcher's methods for these partitions, which aiokafka retries until the timeout.
     ``partitions``: with times, if it is a mapping."""
     asked = dict(partitions) if isinstance(partitions, Mapping) else list(partitions)
+    # aiokafka would request the metadata of each unknown topic by itself, with a pause after each.
+    for topic in {topic for topic, _ in asked}:
+        if fetcher._client.cluster.partitions_for_topic(topic) is None:
+            fetcher._client.add_topic(topic)
     async with deadline(timeout, f"asking for {what} of {listed(partitions)}"):
         found = await query(asked, timeout * 1000)
     return {TopicPartition(*tp): offset for tp, offset in found.items()}
