@@ -180,12 +180,16 @@ async def test_two_processes(local_kafka: LocalKafka, kafka_topic: TopicMaker, t
     end; each runs a record once at most."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(partitions=PARTITIONS)
     fill_numbered(servers, topic, RECORDS, RECORDS)
-    job = Job(
-        bootstrap_servers=servers,
-        topic=topic,
-        group_id=topic,
-        options={**MEMBER, **OFTEN, "until": "end"},
-        seconds=(0.04, 0.12),
+    # The first has work left when the second comes, and never ends by itself.
+    slow, to_the_end = (
+        Job(
+            bootstrap_servers=servers,
+            topic=topic,
+            group_id=topic,
+            options={**MEMBER, **OFTEN, **options},
+            seconds=(0.04, 0.12),
+        )
+        for options in ({"max_concurrency": 10}, {"until": "end"})
     )
     tails = {name: EventTail(tmp_path / f"{name}.events") for name in ("first", "second")}
     began: dict[str, Counter[tuple[int, int]]] = {name: Counter() for name in tails}
@@ -199,11 +203,11 @@ async def test_two_processes(local_kafka: LocalKafka, kafka_topic: TopicMaker, t
                 ended.update([place] if event.kind is EventKind.ENDED else ())
         return len(ended)
 
-    async with job.child(tmp_path, "first") as first:
+    async with slow.child(tmp_path, "first") as first:
         await until(lambda: read() >= RECORDS // 6, what="the first one at work")
         if frozen:
             first.pause()
-        async with job.child(tmp_path, "second") as second:
+        async with to_the_end.child(tmp_path, "second") as second:
             if frozen:
                 await until(lambda: read() and began["second"], what="the second one at work")
                 first.resume()
