@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import json
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -153,7 +151,7 @@ async def test_commits_and_offset_maps(
     )
 
     def member(name: str) -> Sequence[str]:
-        return "tests.support.children.consumer", json.dumps(asdict(job)), events.file(name)
+        return "tests.support.children.consumer", job.text, events.file(name)
 
     written = await upgrade_and_back(servers, topic, spread(0), [member, member], events.read, older, tmp_path)
     places = {(one.partition, one.offset) for one in await read_all(servers, topic)}

@@ -35,10 +35,16 @@ class Job:
     deduplicate: tuple[str, str] | None = None
     sample_interval: float = 0.0
 
+    @property
+    def text(self) -> str:
+        """For the command line of a child, which may be of an older revision: without what has its default."""
+        defaults = asdict(type(self)(bootstrap_servers="", topic="", group_id=""))
+        return json.dumps({name: value for name, value in asdict(self).items() if value != defaults[name]})
+
     def child(self, directory: Path, name: str = "consumer") -> Child:
         """A process that does it until SIGTERM; its events are in ``name.events`` in this directory, what it has to
         say in ``name.log``."""
-        arguments = [json.dumps(asdict(self)), str(directory / f"{name}.events")]
+        arguments = [self.text, str(directory / f"{name}.events")]
         return Child.of_module(name, "tests.support.children.consumer", *arguments, log=directory / f"{name}.log")
 
     async def run(self, directory: Path, name: str, enough: Callable[[], object] | None = None) -> None:
