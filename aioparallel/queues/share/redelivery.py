@@ -49,7 +49,9 @@ class Redelivery:
     def __call__(self, record: Record[Any, Any], error: Exception, attempts: int) -> QueueVerdict:
         """Decide after a failed attempt, or about a wait."""
         lock = lock_of(record)
-        if lock is None or lock.is_lost or lock.is_given_up or isinstance(error, LockLost):
+        if lock is None:
+            return "release"  # a stop has dead-lettered it while its handler ran: it is done
+        if lock.is_lost or lock.is_given_up or isinstance(error, LockLost):
             return self._end(record)
         verdict = self._verdict(record, error, attempts)
         if not isinstance(verdict, int | float):

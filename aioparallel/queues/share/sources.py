@@ -45,8 +45,13 @@ class ShareSource(Source):
                 self._missed(lock)
             raise LockLost
 
+    # A stop dead-letters what it cuts off in its last delivery. That ends the record, and its lock is not here any more
+    # if its handler has ignored the cancellation and ends after that.
+
     def _ended(self, offset: int) -> None:
-        lock = self.locks.pop(offset)
+        lock = self.locks.pop(offset, None)
+        if lock is None:
+            return
         if lock.is_refused:
             self._acknowledgements.reject(lock)
         else:
@@ -57,11 +62,12 @@ class ShareSource(Source):
             self._ended(offset)
 
     def _released(self, offset: int) -> None:
-        self._acknowledgements.release(self.locks.pop(offset))
+        if (lock := self.locks.pop(offset, None)) is not None:
+            self._acknowledgements.release(lock)
 
     def _gave_up(self, offset: int) -> None:
-        lock = self.locks[offset]
-        lock.is_refused = not lock.is_letter
+        if (lock := self.locks.get(offset)) is not None:
+            lock.is_refused = not lock.is_letter
 
 
 class ShareSources:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -298,6 +299,40 @@ async def test_what_comes_in_its_last_delivery_while_the_run_ends_is_dead_letter
     assert set(values_in(broker, "dead")) == {b"b", b"d"}
     stats = consumer.stats()
     assert (stats.admitted, stats.succeeded, stats.dead_lettered, stats.dropped) == (3, 1, 2, 0)
+
+
+@pytest.mark.parametrize("error", [None, ValueError(), Reject("no")], ids=["success", "failure", "rejection"])
+async def test_a_handler_that_ends_after_its_record_was_dead_lettered(
+    group: ShareGroup, caplog: pytest.LogCaptureFixture, error: Exception | None
+) -> None:
+    """It has ignored its cancellation, and a stop has dead-lettered its record. The record is done already."""
+    group.limit = 1
+    group.produce([b"a", b"b"])
+    letters = list[bytes | None]()
+
+    async def dead(record: Record, error: Exception) -> None:
+        letters.append(record.value)
+        await asyncio.sleep(10 if record.value == b"b" else 0)
+
+    async def work(record: Record) -> None:
+        if record.value == b"b":
+            await asyncio.sleep(1_000)
+        ends = asyncio.get_running_loop().time() + 5
+        while (left := ends - asyncio.get_running_loop().time()) > 0:
+            with suppress(asyncio.CancelledError):
+                await asyncio.sleep(left)
+        if error is not None:
+            raise error
+
+    options: dict[str, Any] = {"max_deliveries": 1, "drain_timeout": 1, "commit_timeout": 20, "max_concurrency": 2}
+    async with running(consumer_of(group, dead_letter=dead, **options), Handler(work)) as consumer:
+        await until(lambda: consumer.stats().in_flight == 2)
+        consumer.stop()
+    stats = consumer.stats()
+    assert group.states() == ["accepted", "accepted"]
+    assert letters == [b"a", b"b"]
+    assert stats.admitted == stats.ended + stats.dropped + stats.in_flight == 2
+    assert "after the end of the run" not in caplog.text
 
 
 async def test_five_stops_during_a_long_job(
