@@ -140,6 +140,10 @@ class ShareClient(Protocol):
         latest delivery; one of an earlier delivery that was not sent yet ends as NOT_HELD."""
 
     @property
+    def is_fetching(self) -> bool:
+        """Whether a request to acquire records is on its way. What it brings is returned by the next :meth:`fetch`."""
+
+    @property
     def lock_seconds(self) -> float | None:
         """The group's lock duration, from the last response; None before the first one."""
 

@@ -136,6 +136,8 @@ class FakeShareClient:
         self.dead_letter_topic: str | None = None
         self.failing: set[TopicPartition] = set()
         """Partitions that are refused, as :meth:`contact` says."""
+        self.on_its_way = 0
+        """Requests to acquire that are not answered yet, as a test says."""
         self.away = False
         """Whether the broker cannot be reached: nothing comes, and nothing is answered."""
         self._kept: list[Acquired] = []
@@ -264,6 +266,10 @@ class FakeShareClient:
             ended(*answer)
 
         self._open[token] = ended, loop.call_later(self.delay, arrives)
+
+    @property
+    def is_fetching(self) -> bool:
+        return self.on_its_way > 0
 
     @property
     def lock_seconds(self) -> float | None:

@@ -259,6 +259,11 @@ class AiokafkaShareClient:
             session.look()
 
     @property
+    def is_fetching(self) -> bool:
+        running = self._running
+        return running is not None and any(one.is_fetching for one in running.sessions.values())
+
+    @property
     def lock_seconds(self) -> float | None:
         return None if self._running is None else self._running.state.lock_seconds
 

@@ -93,6 +93,7 @@ class LeaderSession:
         self._session = SessionState(state.group_id, state.member_id)
         self._changed = asyncio.Event()
         self._closing = asyncio.Event()
+        self.is_fetching = False  # a request that may bring records is on its way
         self._is_busy = False  # the last fetch brought records
         self._has_left_over = False  # due acknowledgements that could not travel with a fetch
         self._must_close = False  # before it is opened anew
@@ -198,7 +199,11 @@ class LeaderSession:
             most_bytes=self._max_bytes,
             wait=self._wait(now) if most else 0.0,
         )
-        answer: ShareFetchResponse | None = await self._ask(SHARE_FETCH, request, groups)
+        self.is_fetching = most > 0
+        try:
+            answer: ShareFetchResponse | None = await self._ask(SHARE_FETCH, request, groups)
+        finally:
+            self.is_fetching = False
         if answer is None:
             for one in partitions:
                 one.is_failing = True

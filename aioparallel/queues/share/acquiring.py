@@ -20,7 +20,7 @@ from aioparallel.records.errors import ClientError
 from aioparallel.records.history import history_of
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Acquirer"]
+__all__ = ["ON_ITS_WAY", "Acquirer"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,9 +30,11 @@ _MEMORY: Final = 1_000
 """The weight of older records in the mean size fades over so many records."""
 _RECENT: Final = 60.0
 """Seconds for which unreadable offsets are a problem after their last delivery."""
-_ON_ITS_WAY: Final = 1.0
+ON_ITS_WAY: Final = 1.0
 """Seconds after which a request that was on its way has usually been answered: brokers let it wait for half a
 second."""
+_LOOK: Final = 0.05
+"""Seconds between two looks for the answers when the run ends."""
 _STEPS: Final = 8
 """After one of so many parts of what may be held has begun, it is planned again."""
 
@@ -131,7 +133,7 @@ class Acquirer:
         is: nobody would see its locks end. So are errors of the group."""
         while True:
             try:
-                async with asyncio.timeout(_ON_ITS_WAY):
+                async with asyncio.timeout(ON_ITS_WAY):
                     await self._changed.wait()
             except TimeoutError:
                 self._client.wake()  # so this fetch returns at once, and requests nothing
@@ -140,19 +142,32 @@ class Acquirer:
                 return
 
     async def take_rest(self) -> None:
-        """When :meth:`run` was cancelled because the run ends: release what was on its way, which nobody would do until
-        the client stops."""
-        for seconds in (0.0, _ON_ITS_WAY):
-            await asyncio.sleep(seconds)
-            self._client.wake()  # so this fetch returns at once, and requests nothing
-            try:
-                acquired = await self._client.fetch(1)
-            except ClientError:  # the run ends in any case
-                return
-            for one in acquired:
-                self._give_back(one)
+        """When :meth:`run` was cancelled because the run ends: take what was on its way, and release it a second later.
 
-    def _give_back(self, acquired: Acquired) -> None:
+        Members of a group are often stopped together. What one of them releases at once would be acquired by a request
+        of the next one that was on its way, and so on: after a few of them a record would be given up.
+        """
+        began, acquired = self._time(), list[Acquired]()
+        try:
+            await asyncio.sleep(0)  # the fetch of run() ends
+            while True:
+                self._client.wake()  # so this fetch returns at once, and requests nothing
+                acquired += await self._client.fetch(1)
+                if self._time() - began >= ON_ITS_WAY:
+                    self._give_back(acquired)
+                if not (acquired or self._client.is_fetching):
+                    return
+                await asyncio.sleep(_LOOK)
+        except ClientError:  # the run ends in any case
+            return
+        finally:
+            self._give_back(acquired)
+
+    def _give_back(self, acquired: list[Acquired]) -> None:
+        while acquired:
+            self._give_back_one(acquired.pop(0))
+
+    def _give_back_one(self, acquired: Acquired) -> None:
         partition = acquired.partition
         _count_deliveries(acquired)
         locks = [Lock(partition, record.offset, record) for record in acquired.records]

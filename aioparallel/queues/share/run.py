@@ -30,7 +30,7 @@ from aioparallel.group.snapshot import problems_of
 from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.queues.share.acknowledging import Acknowledgements, OnLate
-from aioparallel.queues.share.acquiring import Acquirer
+from aioparallel.queues.share.acquiring import ON_ITS_WAY, Acquirer
 from aioparallel.queues.share.ends import ShareEnds
 from aioparallel.queues.share.keeping import LockKeeper
 from aioparallel.queues.share.locks import Locks
@@ -43,6 +43,8 @@ from aioparallel.records.skipped import Skipped
 
 __all__ = ["ShareRun"]
 
+_HURRY: Final = 0.01
+"""Seconds in which a hurried stop takes what has come already."""
 _REJECTED: Final = "REJECTED: no more attempts, and it is not delivered again"
 _RELEASED: Final = "no more attempts here: it is released, to be delivered again unless this was its last delivery"
 _SKIPS_NOTHING: Final = (
@@ -263,7 +265,8 @@ class ShareRun:
             await unless(self._state.hurried, self._extensions.finish())
         except Exception as error:  # what is left is released in any case
             self._tasks.fail_at_end(error)
-        rest.cancel()
+        await asyncio.wait([rest], timeout=_HURRY if self._state.hurried.is_set() else ON_ITS_WAY)
+        await self._tasks.end([rest])
         ends = processor.time() + self._options.commit_timeout
         await unless(self._state.hurried, self._dead_letter_rest(ends))
         self._keeper.release_rest()

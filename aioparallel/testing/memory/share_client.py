@@ -67,6 +67,11 @@ class InMemoryShareClient:
         self._is_closed = False
 
     @property
+    def is_fetching(self) -> bool:
+        """Whether a request to acquire records is on its way."""
+        return any(session.is_fetching for session in self._sessions.values())
+
+    @property
     def delivery_limit(self) -> int:
         """The group's limit of deliveries."""
         return self._broker.share.options(self.group_id).delivery_count_limit

@@ -69,13 +69,15 @@ class Member(Protocol):
 
 
 class ShareSession:
-    """Run by one coroutine, :meth:`run`. ``partitions``: those to fetch from, which the node leads."""
+    """Run by one coroutine, :meth:`run`. ``partitions``: those to fetch from, which the node leads. ``is_fetching``:
+    whether a request that may bring records is on its way."""
 
     def __init__(self, broker: InMemoryBroker, node: int, member: Member, timeout: float) -> None:
         self.node = node
         self.partitions: frozenset[TopicPartition] = frozenset()
         self.acks = Acks()
         self.is_closing = False
+        self.is_fetching = False
         self._broker = broker
         self._member = member
         self._timeout = timeout
@@ -202,7 +204,11 @@ class ShareSession:
                     logs[partition] = log.entries(ranges[0].first_offset, ranges[-1].last_offset)
             return answer
 
-        answer = await self._send(connection, Request.SHARE_FETCH, carry_out, acks)
+        self.is_fetching = most > 0
+        try:
+            answer = await self._send(connection, Request.SHARE_FETCH, carry_out, acks)
+        finally:
+            self.is_fetching = False
         if answer is None:
             self._has_records = True
             return

@@ -301,6 +301,49 @@ async def test_what_comes_in_its_last_delivery_while_the_run_ends_is_dead_letter
     assert (stats.admitted, stats.succeeded, stats.dead_lettered, stats.dropped) == (3, 1, 2, 0)
 
 
+async def test_what_is_on_its_way_at_a_stop_is_waited_for(group: ShareGroup, broker: InMemoryBroker) -> None:
+    """In its last delivery it is dead-lettered. Nothing is released for a second: a request of another member that
+    stops as well would acquire it only to release it, and so on."""
+    group.limit = 2
+    group.produce([b"a", b"b"])
+    places = group.places[TopicPartition("t", 0)]
+    places[1].count = 1
+    client = FakeShareClient(group)
+    client.exclude({TopicPartition("t", 0)})
+    loop = asyncio.get_running_loop()
+    options: dict[str, Any] = {"max_deliveries": 2, "dead_letter": "dead"}
+    async with running(consumer_of(group, broker, client=client, **options), Handler()) as consumer:
+        client.excluded, client.on_its_way = set(), 1
+        client._kept += client._acquire(1, loop.time())
+        consumer.stop()
+        await asyncio.sleep(0.4)
+        assert group.states() == ["acquired", "available"]
+        client._kept += client._acquire(1, loop.time())
+        client.on_its_way = 0
+        await asyncio.sleep(0.5)
+        assert group.states() == ["acquired", "acquired"]
+        began = loop.time()
+    assert loop.time() - began < 0.2
+    assert (group.states(), group.counts()) == (["available", "accepted"], [1, 2])
+    assert values_in(broker, "dead") == [b"b"]
+
+
+@pytest.mark.parametrize("seconds", [None, 1.0], ids=["hurried", "slow"])
+async def test_a_stop_does_not_wait_long_for_what_is_on_its_way(group: ShareGroup, seconds: float | None) -> None:
+    """What has come already is released by the run, and counted if the group gives it up."""
+    group.limit = 1
+    client = FakeShareClient(group)
+    async with running(consumer_of(group, client=client), Handler()) as consumer:
+        client.on_its_way = 1
+        group.produce([b"a"])
+        client._kept += client._acquire(1, asyncio.get_running_loop().time())
+        began = asyncio.get_running_loop().time()
+        consumer.stop(drain=seconds is not None)
+    assert seconds or 0 <= asyncio.get_running_loop().time() - began < (seconds or 0) + 0.3
+    assert group.states() == ["given up"]
+    assert consumer.stats().share.given_up == 1
+
+
 @pytest.mark.parametrize("error", [None, ValueError(), Reject("no")], ids=["success", "failure", "rejection"])
 async def test_a_handler_that_ends_after_its_record_was_dead_lettered(
     group: ShareGroup, caplog: pytest.LogCaptureFixture, error: Exception | None
