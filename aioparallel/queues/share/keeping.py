@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Final
 
 from aioparallel.engine.run.processor import Processor
@@ -99,9 +99,11 @@ class LockKeeper:
         """Return the records that nobody would get, and that are not being dead-lettered."""
         return [lock.record for lock in self.locks.held() if lock.record and lock.is_last and not lock.is_letter]
 
-    def release_rest(self) -> None:
-        """Release everything, because the run ends. Outcomes that come later change nothing."""
-        for lock in self.locks.held():
+    def release_rest(self, left: Iterable[Lock]) -> None:
+        """Release everything, because the run ends. Outcomes that come later change nothing. ``left``: the locks of all
+        records that have not ended. Those that were lost in the last delivery are given up."""
+        lost = [lock for lock in left if lock.is_lost and lock.is_last]
+        for lock in [*self.locks.held(), *lost]:
             self.acknowledgements.release(lock)
 
     def close(self) -> None:

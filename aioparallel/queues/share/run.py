@@ -269,35 +269,39 @@ class ShareRun:
         await self._tasks.end([rest])
         ends = processor.time() + self._options.commit_timeout
         await unless(self._state.hurried, self._dead_letter_rest(ends))
-        self._keeper.release_rest()
+        self._keeper.release_rest(lock for source in self._sources.all for lock in source.locks.values())
         for source in sources:
             processor.scheduler.drop(source)
         self._owing = await self._acknowledgements.settled(ends)
         self._state.settle()
 
     async def _dead_letter_rest(self, ends: float) -> None:
-        """Dead-letter what was cut off in its last delivery, until ``ends`` on the loop's clock."""
-        last = self._keeper.last_ones()
-        if self._letters is None or not last:
+        """Dead-letter what was cut off in its last delivery, and wait for all dead letters of last deliveries, until
+        ``ends`` on the loop's clock."""
+        if self._letters is None:
             return
-        left, is_over, scheduler = set(last), asyncio.Event(), self._processor.scheduler
+        last = self._keeper.last_ones()
+        left, scheduler = set(last), self._processor.scheduler
 
         def done(record: Record[Any, Any], error: Exception | None) -> None:
-            left.discard(record)
+            if record not in left:
+                return  # too late: it was released meanwhile
+            left.remove(record)
             if error is None and lock_of(record) is not None:
                 record._source.complete(record.offset)
                 scheduler.count_dropped_as_dead_letter(record)
-            if not left:
-                is_over.set()
 
         decision = Decision(end="dead_letter")
         for record in last:
             error = LastDelivery()
             self._log.decided(record, error, decision, time.monotonic())
             self._letters.dispose(record, error, None, done)
-        with suppress(TimeoutError):
-            async with asyncio.timeout_at(ends):
-                await is_over.wait()
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(ends):
+                    await self._letters.last_written()
+        finally:
+            left.clear()
 
     async def close(self) -> None:
         """Settle, then end every coroutine of the run."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from aioparallel.engine.sinks import DeadLetterSink, Done
@@ -125,6 +126,8 @@ class NotedLetters(DeadLetterSink):
 
     def __init__(self, sink: DeadLetterSink) -> None:
         self._sink = sink
+        self._unwritten: set[Record[Any, Any]] = set()
+        self._changed = asyncio.Event()
 
     def room(self) -> Awaitable[None] | None:
         """Return None if there is capacity for more, else what to await before asking again."""
@@ -134,4 +137,16 @@ class NotedLetters(DeadLetterSink):
         """Write the record to the dead-letter topic."""
         if (lock := lock_of(record)) is not None:
             lock.is_letter = True
-        self._sink.dispose(record, error, retry_topic, done)
+        self._sink.dispose(record, error, retry_topic, partial(self._ended, done))
+        self._unwritten.add(record)
+
+    def _ended(self, done: Done, record: Record[Any, Any], error: Exception | None) -> None:
+        self._unwritten.discard(record)
+        self._changed.set()
+        done(record, error)
+
+    async def last_written(self) -> None:
+        """Wait until all dead letters of last deliveries are written: nobody would get these records."""
+        while any(lock.is_last for record in self._unwritten if (lock := lock_of(record)) is not None):
+            self._changed.clear()
+            await self._changed.wait()

@@ -301,6 +301,77 @@ async def test_what_comes_in_its_last_delivery_while_the_run_ends_is_dead_letter
     assert (stats.admitted, stats.succeeded, stats.dead_lettered, stats.dropped) == (3, 1, 2, 0)
 
 
+async def test_a_lock_that_ends_while_a_stop_dead_letters_its_record(
+    group: ShareGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The group gives the record up. If the dead letter is not written either, this is counted and logged."""
+    group.limit, group.lock_seconds = 1, 5
+    group.produce([b"a"])
+    client = FakeShareClient(group)
+    client.fault = lambda kind, offset: Acknowledged.NOT_SENT if kind is AcknowledgeType.RENEW else None
+    options: dict[str, Any] = {"max_deliveries": 1, "drain_timeout": 1, "commit_timeout": 20}
+    dead, handler = lambda_dead(asyncio.Event()), Handler(lambda _: asyncio.sleep(1_000))
+    async with running(consumer_of(group, client=client, dead_letter=dead, **options), handler) as consumer:
+        await until(lambda: consumer.stats().in_flight == 1)
+        consumer.stop()
+    assert group.states() == ["given up"]
+    assert consumer.stats().share.given_up == 1
+    assert "t-0 offset 0 did not end in delivery 1, the last one" in caplog.text
+
+
+@pytest.mark.parametrize("hurried", [False, True])
+async def test_a_dead_letter_that_is_written_after_the_stop_has_released_its_record(
+    group: ShareGroup, hurried: bool
+) -> None:
+    """The record is not acknowledged a second time."""
+    group.limit = 1
+    group.produce([b"a"])
+    late, letters, client = list[Record](), list[bytes | None](), FakeShareClient(group)
+
+    async def dead(record: Record, error: Exception) -> None:
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(1_000)
+        letters.append(record.value)
+
+    options: dict[str, Any] = {"max_deliveries": 1, "drain_timeout": 1, "commit_timeout": 5, "on_late": late.append}
+    handler = Handler(lambda _: asyncio.sleep(1_000))
+    async with running(consumer_of(group, client=client, dead_letter=dead, **options), handler) as consumer:
+        await until(lambda: consumer.stats().in_flight == 1)
+        consumer.stop()
+        if hurried:
+            await asyncio.sleep(3)
+            consumer.stop(drain=False)
+    assert (letters, group.states(), late) == ([b"a"], ["given up"], [])
+    assert client.sent == [(AcknowledgeType.RELEASE, 0)]
+    stats = consumer.stats()
+    assert (stats.dead_lettered, stats.dropped) == (0, 1)
+
+
+@pytest.mark.parametrize("seconds", [0.3, 3.0])
+async def test_a_stop_waits_for_dead_letters_of_last_deliveries_also_after_the_drain(
+    group: ShareGroup, seconds: float
+) -> None:
+    """Up to ``commit_timeout``: the group would give up what is released."""
+    group.limit = 1
+    group.produce([b"a", b"b"])
+    letters = list[bytes | None]()
+
+    async def dead(record: Record, error: Exception) -> None:
+        await asyncio.sleep(seconds)
+        letters.append(record.value)
+
+    options: dict[str, Any] = {"max_deliveries": 1, "drain_timeout": 0, "commit_timeout": 5, "max_concurrency": 1}
+    retry = RetryPolicy(first_delay=1_000)
+    async with running(consumer_of(group, dead_letter=dead, retry=retry, **options), Handler(raising(OSError()))) as it:
+        await until(lambda: it.stats().parked == 2)
+        it.stop()
+    assert set(letters) == {b"a", b"b"}
+    assert group.states() == ["accepted", "accepted"]
+    stats = it.stats()
+    assert (stats.dead_lettered, stats.dropped) == (2, 0)
+    assert (stats.share.given_up, stats.share.released) == (0, 0)
+
+
 async def test_what_is_on_its_way_at_a_stop_is_waited_for(group: ShareGroup, broker: InMemoryBroker) -> None:
     """In its last delivery it is dead-lettered. Nothing is released for a second: a request of another member that
     stops as well would acquire it only to release it, and so on."""
