@@ -24,7 +24,7 @@ from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_afte
 from aioparallel.clients.aiokafka.connecting import start_client
 from aioparallel.clients.aiokafka.internals import ClusterView, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.message_classes import grouped
-from aioparallel.clients.aiokafka.metadata import listed, log_ranges
+from aioparallel.clients.aiokafka.metadata import all_metadata, listed, log_ranges
 from aioparallel.clients.aiokafka.settings import check_servers, option_names
 from aioparallel.group.client import Committed
 from aioparallel.records.error_codes import ErrorCode
@@ -126,15 +126,7 @@ class Admin:
         return len((await self._metadata()).brokers())
 
     async def _metadata(self) -> ClusterView:
-        async def ask() -> ClusterView:
-            try:
-                cluster: ClusterView = await self._admin._client.fetch_all_metadata()
-            except kafka.KafkaError as error:
-                # aiokafka hides the cause ("over all known brokers"); retry until the deadline.
-                raise kafka.NodeNotReadyError from error
-            return cluster
-
-        return await self._answer("asking for the topics", ask)
+        return await self._answer("asking for the topics", lambda: all_metadata(self._admin._client))
 
     async def supports(self, api_key: int) -> bool:
         """Whether the broker answers such requests (ApiVersions). ``api_key``: of the request, in Kafka's protocol."""

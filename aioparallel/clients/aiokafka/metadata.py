@@ -15,13 +15,14 @@ from aiokafka.protocol.admin import DescribeConfigsRequest
 from aiokafka.protocol.offset import OffsetRequest
 
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline
-from aioparallel.clients.aiokafka.internals import Connections, Fetcher
+from aioparallel.clients.aiokafka.internals import ClusterView, Connections, Fetcher
 from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.record import TopicPartition
 
 __all__ = [
     "WholeName",
+    "all_metadata",
     "cleanup_policy",
     "ends_at_leader",
     "keep_all_topics",
@@ -60,6 +61,14 @@ def keep_all_topics(connections: Connections) -> None:
     The pattern would then match nothing else, and the group would rebalance.
     """
     connections.add_topic = lambda _topic: connections.force_metadata_update()
+
+
+async def all_metadata(connections: Connections) -> ClusterView:
+    """The metadata of all topics. Raises NodeNotReadyError if no broker answers: a retry may succeed."""
+    try:
+        return await connections.fetch_all_metadata()
+    except kafka.KafkaError as error:
+        raise kafka.NodeNotReadyError from error  # aiokafka hides the cause ("over all known brokers")
 
 
 async def topic_partitions(
@@ -126,7 +135,7 @@ async def log_ranges(
     deleted meanwhile, and partitions without a leader.
 
     Raises LeaderNotAvailableError if a leader refuses one of them: the metadata are old, or a topic has just gone."""
-    cluster = await connections.fetch_all_metadata()
+    cluster = await all_metadata(connections)
     leaders = ((cluster.leader_for_partition(partition), partition) for partition in partitions)
     by_leader = grouped((leader, partition) for leader, partition in leaders if leader is not None and leader >= 0)
 
