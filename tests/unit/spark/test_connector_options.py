@@ -175,6 +175,14 @@ def test_options_that_are_no_options() -> None:
     assert READING.as_text(None) == {}
 
 
+@pytest.mark.parametrize("value", [None, ["a", "b"], b"a", {"a": 1}], ids=repr)
+def test_a_value_that_spark_does_not_take(value: object) -> None:
+    """Its text would be the value: Kafka's client would get "None", for example."""
+    for options, name in [(READING, "kafka.group.id"), (WRITING, "kafka.ssl.keystore.location")]:
+        with pytest.raises(ConfigurationError, match=f"{name}=.*: must be a text, a number or a bool"):
+            options.as_text({name: value})
+
+
 def test_the_lists_have_each_name_once() -> None:
     """All are in lower case, as names are compared."""
     assert not NEWER & (CONSUMER & PRODUCER)
