@@ -149,12 +149,12 @@ class ShareClient(Protocol):
 
     @property
     def delivery_limit(self) -> int | None:
-        """The group's ``share.delivery.count.limit`` at the start; None if the client does not know it."""
+        """The group's ``share.delivery.count.limit``, which may change; None if the client does not know it."""
 
     @property
     def dead_letter_topic(self) -> str | None:
-        """The topic to which brokers write what the group rejects or gives up (KIP-1191), at the start; None: they do
-        not, or the client does not know it."""
+        """The topic to which brokers write what the group rejects or gives up (KIP-1191), which may change; None: they
+        do not, or the client does not know it."""
 
     @property
     def may_renew(self) -> bool:

@@ -471,13 +471,24 @@ class LockLost(RecordFailure):
 
 
 class LastDelivery(RecordFailure):
-    """A record of a share group did not end in its last delivery, because the run or its lock ended."""
+    """A record of a share group did not end in its last delivery, because the run or its lock ended. Or it came in its
+    last delivery although it had not failed in ``max_deliveries`` before: its handler was not called."""
 
-    def __init__(self) -> None:
-        super().__init__("it has not ended in its last delivery: the run has stopped, or its lock could not be renewed")
+    def __init__(self, *, begun: bool = True) -> None:
+        super().__init__(
+            "it has not ended in its last delivery: the run has stopped, or its lock could not be renewed"
+            if begun
+            else "it has come in its last delivery, in which it is not begun: members that had it were killed or "
+            "stopped, and if this one died as well, it would be lost"
+        )
+        self.begun = begun
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), ()
+        return _last_delivery, (self.begun,)
+
+
+def _last_delivery(begun: bool) -> LastDelivery:
+    return LastDelivery(begun=begun)
 
 
 class DeferralTimeout(RecordFailure, TimeoutError):

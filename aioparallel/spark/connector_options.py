@@ -89,7 +89,9 @@ class ConnectorOptions:
         if lower in self.arguments:
             raise _refusal(name, value, f"give it as an argument of its own, {lower}=")
         if value is None or (isinstance(value, Collection) and not isinstance(value, str)):
-            raise _refusal(name, value, "must be a text, a number or a bool, as Spark takes it; leave out what is not set")
+            raise _refusal(
+                name, value, "must be a text, a number or a bool, as Spark takes it; leave out what is not set"
+            )
         self._check_safe(name, value)
         if lower in _lowered(self.known):
             return True

@@ -46,6 +46,8 @@ __all__ = ["AiokafkaShareClient"]
 
 logger = logging.getLogger(__name__)
 
+_CONFIGS: Final = 5.0
+"""Seconds between two looks at the group's configs."""
 _OTHER_TYPE: Final = "is not a share group"
 """In the message of a coordinator. A group that does not exist has the same code."""
 
@@ -199,6 +201,19 @@ class AiokafkaShareClient:
         if running.membership is not None:
             raise ConsumerStateError("the client has subscribed already; use a new one")
         running.subscribe(frozenset(topics), on_assignment)
+        running.start_task("configs", partial(self._follow_configs, running), "aioparallel-share-configs")
+
+    async def _follow_configs(self, running: RunningMember) -> None:
+        """Read the group's configs again and again: another limit must be known before a record comes in its last
+        delivery."""
+        group_id = self._settings.group_id
+        while True:
+            await asyncio.sleep(_CONFIGS)
+            try:
+                node = await running.coordinator.node()
+                self._configs = await group_configs(running.connections, node, group_id, self._configs)
+            except (kafka.KafkaError, OSError) as error:
+                logger.debug("The group's configs were not read: %r", error, extra={"action": "share_configs_unread"})
 
     # -- records
 

@@ -1,4 +1,4 @@
-"""What a share group's own configuration says when a member starts."""
+"""What a share group's own configuration says. It may change while members run."""
 
 from __future__ import annotations
 
@@ -33,24 +33,38 @@ class GroupConfigs(NamedTuple):
     """Where the brokers write records that the group gives up or rejects."""
 
 
-async def group_configs(connections: Connections, node: int, group_id: str) -> GroupConfigs:
-    """Return what the group's configuration says.
+async def group_configs(
+    connections: Connections, node: int, group_id: str, before: GroupConfigs | None = None
+) -> GroupConfigs:
+    """Return what the group's configuration says; ``before`` if there is no answer: what it said before.
 
-    Logs where the brokers themselves write records that the group gives up or rejects (KIP-1191, from Kafka 4.4).
+    Logs a limit that has changed, and where the brokers themselves write records that the group gives up or rejects
+    (KIP-1191, from Kafka 4.4).
     """
+    unknown = before or GroupConfigs()
     try:
         async with asyncio.timeout(_TIMEOUT):
             request = DescribeConfigsRequest([(ResourceType.GROUP, group_id, [_LIMIT, _TOPIC, _COPY])])
             answer: Any = await connections.send(node, request)
     except (TimeoutError, kafka.KafkaError, OSError) as error:
         logger.debug("The group's configs were not read: %r", error, extra={"action": "share_configs_unread"})
-        return GroupConfigs()
+        return unknown
     code, _, _, _, entries = answer.resources[0]
     if code != ErrorCode.NONE:
         logger.debug("The group's configs were not read: code %d", code, extra={"action": "share_configs_unread"})
-        return GroupConfigs()
+        return unknown
     configs = {entry[0]: entry[1] for entry in entries}
-    if topic := configs.get(_TOPIC):
+    limit = int(configs[_LIMIT]) if configs.get(_LIMIT) else None
+    if unknown.delivery_limit is not None and limit != unknown.delivery_limit:
+        logger.warning(
+            "Share group %s: share.delivery.count.limit is %s now, and was %s",
+            group_id,
+            limit,
+            unknown.delivery_limit,
+            extra={"action": "share_delivery_limit", "group": group_id, "limit": limit},
+        )
+    topic = configs.get(_TOPIC) or None
+    if topic is not None and topic != unknown.dead_letter_topic:
         parts = "with key and value" if configs.get(_COPY) == "true" else "without key and value"
         logger.info(
             "Share group %s: its brokers write records that it rejects or gives up to %s, %s. `aioparallel dlq` reads "
@@ -60,4 +74,4 @@ async def group_configs(connections: Connections, node: int, group_id: str) -> G
             parts,
             extra={"action": "share_brokers_letters", "group": group_id, "topic": topic},
         )
-    return GroupConfigs(int(limit) if (limit := configs.get(_LIMIT)) else None, configs.get(_TOPIC) or None)
+    return GroupConfigs(limit, topic)

@@ -254,6 +254,7 @@ class Acquirer:
         self._processor.admit(source, records)
         self._saw(len(records), source.buffered_bytes - before)
         self._keeper.acquired(locks, acquired.locked_until)
+        self._keeper.spare(source, records)
         if source.paused or self._processor.scheduler.paused:  # since the request was sent
             self._keeper.release(lambda of, record: of is source)
 

@@ -97,14 +97,15 @@ class ShareConsumer(ParallelConsumer[K_co, V_co]):
     delivered again, to any member, until the group gives it up after ``share.delivery.count.limit`` deliveries (5),
     **and it is lost then**, unless it is dead-lettered before.
     ``dead_letter``: a topic, or an async function of the record and the exception. It gets records that a handler
-    rejects, those that fail in delivery ``max_deliveries`` or a later one, and those that do not end in the group's
-    last delivery, because the run or their lock ends. When it has taken the record, the record is done. None: rejected
-    and skipped records are rejected at the brokers, which do not deliver them again.
+    rejects, those that fail in delivery ``max_deliveries`` or a later one, those that do not end in the group's last
+    delivery, because the run or their lock ends, and those that come in the last delivery after ``max_deliveries``:
+    they are not begun, because they would be lost if the process died. When it has taken the record, the record is
+    done. None: rejected and skipped records are rejected at the brokers, which do not deliver them again.
     ``dead_letter_too_large``: what happens to a record that is too large for that topic, as in
     :class:`~aioparallel.FailurePolicy`.
     ``max_deliveries``: with ``dead_letter``, the delivery whose failure is the last. At most the group's
-    ``share.delivery.count.limit``, which is checked at the start from Kafka 4.3 on. A delivery also counts if its
-    record was released before it could begin.
+    ``share.delivery.count.limit``, which is checked at the start from Kafka 4.3 on. None: one less, so that one is left
+    for records whose processes have died. A delivery also counts if its record was released before it could begin.
     ``on_late``: a quick function of a record that was handled, but acknowledged too late: it may be handled again, or
     has been.
     ``client``: another client in place of aiokafka's.
@@ -131,7 +132,7 @@ class ShareConsumer(ParallelConsumer[K_co, V_co]):
         retry: ShareRetry | None = None,
         dead_letter: str | DeadLetterFunction | None = None,
         dead_letter_too_large: TooLargeLetters = "drop_value",
-        max_deliveries: int = 5,
+        max_deliveries: int | None = None,
         on_late: OnLate | None = None,
         client: ShareClient | None = None,
         producer: Producer | None = None,
@@ -140,14 +141,15 @@ class ShareConsumer(ParallelConsumer[K_co, V_co]):
         **options: Unpack[PlainFields],
     ) -> None:
         _refuse(topics, options)
-        check_count("max_deliveries", max_deliveries)
+        if max_deliveries is not None:
+            check_count("max_deliveries", max_deliveries)
         if on_late is not None:
             check_plain(on_late, "on_late", "the record")
         if client is not None:
             check_interface(client, "client", ShareClient)
         retry = RetryPolicy(max_attempts=1) if retry is None else retry
         _check_retry(retry)
-        sharing = Sharing(client, retry, None if dead_letter is None else max_deliveries, on_late)
+        sharing = Sharing(client, retry, max_deliveries, on_late, has_letters=dead_letter is not None)
         options["ordering"] = Ordering.UNORDERED
         options["extensions"] = (sharing, *_checked(options.get("extensions", ())))
         options["failures"] = FailurePolicy(

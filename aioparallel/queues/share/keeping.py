@@ -14,6 +14,7 @@ from aioparallel.engine.sources import Source
 from aioparallel.observe.health import Problem, ProblemKind
 from aioparallel.observe.record_logging import coordinates
 from aioparallel.queues.share.acknowledging import Acknowledgements, RareLines
+from aioparallel.queues.share.deliveries import Deliveries
 from aioparallel.queues.share.locks import DueLocks, Lock, Locks, Stage
 from aioparallel.queues.share.sources import lock_of, stage_of
 from aioparallel.records.errors import LastDelivery
@@ -33,7 +34,7 @@ class LockKeeper:
     """Does what the locks need in time. Make it within the running loop.
 
     ``per_second()``: how many records begin in a second, as measured. ``may_renew()``: as in
-    :class:`~aioparallel.queues.share.redelivery.Redelivery`. ``has_letters``: whether records can be dead-lettered.
+    :class:`~aioparallel.queues.share.redelivery.Redelivery`.
     ``acknowledgements`` is set right after.
     """
 
@@ -45,13 +46,13 @@ class LockKeeper:
         processor: Processor,
         per_second: Callable[[], float],
         may_renew: Callable[[], bool],
-        has_letters: bool,
+        deliveries: Deliveries,
     ) -> None:
         self.locks = locks
         self._processor = processor
         self._per_second = per_second
         self._may_renew = may_renew
-        self.has_letters = has_letters
+        self._deliveries = deliveries
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.Handle | None = None
         self._timer_at = math.inf
@@ -63,10 +64,20 @@ class LockKeeper:
         before their handler was called."""
         self._missed_lines = RareLines(self._loop.time)
 
+    @property
+    def has_letters(self) -> bool:
+        """Whether records can be dead-lettered."""
+        return self._deliveries.has_letters
+
     def acquired(self, locks: Collection[Lock], ends: float) -> None:
         """Keep these locks."""
         self.locks.add(locks, ends, self._loop.time())
         self.set_timer()
+
+    def spare(self, source: Source, records: Iterable[Record[Any, Any]]) -> None:
+        """Dead-letter those that have just come, and would be lost if this process died with them."""
+        if spared := {record for record in records if not self._deliveries.begins(record)}:
+            self._processor.dead_letter(source, spared, LastDelivery(begun=False))
 
     def lose(self, *locks: Lock, came_again: bool = False) -> None:
         """These locks have ended, as an answer of the broker says. ``came_again``: their records are here again."""

@@ -125,12 +125,12 @@ def reserve_of(seconds: float) -> float:
 
 
 class Locks:
-    """All locks of a member. ``stage_of(lock)``: what becomes of its record now. ``deliveries``: the number of the last
-    delivery of a record; None: unknown."""
+    """All locks of a member. ``stage_of(lock)``: what becomes of its record now. ``is_last(record)``: whether this is
+    its last delivery, as far as known."""
 
-    def __init__(self, stage_of: Callable[[Lock], Stage], deliveries: int | None = None) -> None:
+    def __init__(self, stage_of: Callable[[Lock], Stage], is_last: Callable[[Record[Any, Any] | None], bool]) -> None:
         self._stage_of = stage_of
-        self._deliveries = deliveries
+        self.is_last = is_last
         self._numbers = itertools.count()
         self._terms: dict[float, _Term] = {}
         self._heap: list[tuple[float, int, _Term]] = []
@@ -152,10 +152,6 @@ class Locks:
             lock.ends = ends
             lock.number = next(self._numbers)
             term.locks[lock] = None
-
-    def is_last(self, record: Record[Any, Any] | None) -> bool:
-        """Whether the group delivers a record no more after this delivery, as far as known."""
-        return self._deliveries is not None and record is not None and record.delivery_count >= self._deliveries
 
     def remove(self, lock: Lock) -> None:
         """The record is acknowledged, or its lock is lost."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from aioparallel.config.policies import QueueVerdict, RetryPolicy
 from aioparallel.engine.outcomes.failures import delay_of, wait_of
+from aioparallel.queues.share.deliveries import Deliveries
 from aioparallel.queues.share.locks import Locks, reserve_of
 from aioparallel.queues.share.sources import lock_of
 from aioparallel.records.errors import LockLost, NotToBlame, RetryLater
@@ -24,23 +25,21 @@ next attempt, ``"release"``, ``"dead_letter"``, ``"skip"`` (the record is reject
 class Redelivery:
     """A retry function for the engine.
 
-    ``max_deliveries``: a record that was delivered so many times is not released any more after its last attempt, but
-    dead-lettered; None: there are no dead letters. ``locks``: of the member. ``may_renew()``: whether locks can be
-    renewed, as far as known. ``may_retry(record)``: whether another attempt may start: it is not paused, and the run
-    does not end.
+    ``locks``: of the member. ``may_renew()``: whether locks can be renewed, as far as known. ``may_retry(record)``:
+    whether another attempt may start: it is not paused, and the run does not end.
     """
 
     def __init__(
         self,
         retry: ShareRetry,
-        max_deliveries: int | None,
+        deliveries: Deliveries,
         locks: Locks,
         *,
         may_renew: Callable[[], bool],
         may_retry: Callable[[Record[Any, Any]], bool],
     ) -> None:
         self._retry = retry
-        self._max_deliveries = max_deliveries
+        self._deliveries = deliveries
         self._locks = locks
         self._may_renew = may_renew
         self._may_retry = may_retry
@@ -56,7 +55,7 @@ class Redelivery:
         verdict = self._verdict(record, error, attempts)
         if not isinstance(verdict, int | float):
             # The engine checks it. What the function releases in the group's last delivery, nobody would get.
-            return self._end(record) if verdict == "release" and lock.is_last else verdict
+            return self._end(record) if verdict == "release" and self._deliveries.is_last(record) else verdict
         if not self._may_retry(record):
             return self._end(record)
         left = lock.ends - asyncio.get_running_loop().time()
@@ -81,6 +80,4 @@ class Redelivery:
         return self._end(record) if delay is None else delay
 
     def _end(self, record: Record[Any, Any]) -> QueueVerdict:
-        if self._max_deliveries is not None and record.delivery_count >= self._max_deliveries:
-            return "dead_letter"
-        return "release"
+        return "release" if self._deliveries.may_fail(record) else "dead_letter"

@@ -31,6 +31,7 @@ from aioparallel.observe.health import Problem
 from aioparallel.observe.stats import BrokerOutputs, Stats
 from aioparallel.queues.share.acknowledging import Acknowledgements, OnLate
 from aioparallel.queues.share.acquiring import ON_ITS_WAY, Acquirer
+from aioparallel.queues.share.deliveries import Deliveries
 from aioparallel.queues.share.ends import ShareEnds
 from aioparallel.queues.share.keeping import LockKeeper
 from aioparallel.queues.share.locks import Locks
@@ -54,17 +55,14 @@ _SKIPS_NOTHING: Final = (
 
 
 class ShareRun:
-    """Runs handlers for the records that one member acquires. Make it within a running event loop, and use it once.
-
-    ``max_deliveries``: as in :class:`~aioparallel.queues.share.redelivery.Redelivery`.
-    """
+    """Runs handlers for the records that one member acquires. Make it within a running event loop, and use it once."""
 
     def __init__(
         self,
         client: ShareClient,
         parts: RunParts,
         retry: ShareRetry,
-        max_deliveries: int | None,
+        deliveries: Deliveries,
         on_late: OnLate | None,
     ) -> None:
         self._client = client
@@ -75,18 +73,17 @@ class ShareRun:
         """End the run, which raises this error. A later one is logged."""
         extensions.on_failure = self._tasks.fail_at_end
         signals = Signals()
-        limit = client.delivery_limit
-        locks = Locks(stage_of, max_deliveries if limit is None else limit)
-        redelivery = Redelivery(retry, max_deliveries, locks, may_renew=self._may_renew, may_retry=self._may_retry)
+        locks = Locks(stage_of, deliveries.is_last)
+        redelivery = Redelivery(retry, deliveries, locks, may_renew=self._may_renew, may_retry=self._may_retry)
         letters = None if parts.dead_letter_sink is None else NotedLetters(parts.dead_letter_sink)
-        self._letters = None if max_deliveries is None else letters
+        self._letters = letters if deliveries.has_letters else None
         self._log = FailureLog({"group_id": self._group_id}, _REJECTED, _RELEASED)
         self._processor = Processor(
             parts.stack,
             self._options,
             RetryBudget(
                 redelivery,
-                "skip" if max_deliveries is None else "dead_letter",
+                "dead_letter" if deliveries.has_letters else "skip",
                 redelivers=True,
                 may_retry=redelivery.may_run_alone,
                 option="retry",
@@ -97,9 +94,7 @@ class ShareRun:
             log=self._log,
         )
         self._processor.scheduler.pauses_of = self._state.pauses.of
-        self._keeper = LockKeeper(
-            locks, self._processor, self._per_second, self._may_renew, has_letters=max_deliveries is not None
-        )
+        self._keeper = LockKeeper(locks, self._processor, self._per_second, self._may_renew, deliveries)
         self._acknowledgements = Acknowledgements(
             client,
             locks,

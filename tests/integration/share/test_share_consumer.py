@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from aioparallel import ConfigurationError, Outgoing, ProblemKind, Record, Reject, TopicPartition
+from aioparallel.group.share_client import AcknowledgeType
 from aioparallel.queues.share import ShareConsumer
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.pytest_plugin import TopicMaker
-from tests.support.kafka.share_members import configured, new_group, produce
+from tests.support.kafka.share_members import configured, new_group, produce, share_member
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.real
@@ -79,10 +80,47 @@ async def test_the_groups_limit_is_known_at_the_start(local_kafka: LocalKafka, k
     group = await configured(local_kafka.bootstrap_servers, new_group(), {"share.delivery.count.limit": "2"})
     options: dict[str, Any] = {"bootstrap_servers": local_kafka.bootstrap_servers, "group_id": group}
     with pytest.raises(ConfigurationError, match="max_deliveries=5: must be at most 2, the group's"):
-        async with ShareConsumer(topic, dead_letter=dead, **options):
+        async with ShareConsumer(topic, dead_letter=dead, max_deliveries=5, **options):
             pass
-    async with ShareConsumer(topic, dead_letter=dead, max_deliveries=2, **options):
+    async with ShareConsumer(topic, dead_letter=dead, **options):
         pass
+
+
+async def test_the_groups_limit_changes(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """A member that runs notices."""
+    topic, dead = await kafka_topic(1), await kafka_topic(1)
+    group = await configured(local_kafka.bootstrap_servers, new_group(), {})
+    await produce(local_kafka, topic, 1)
+    gate = asyncio.Event()
+
+    async def does(record: Record) -> None:
+        if record.delivery_count == 2:
+            await gate.wait()
+        raise ValueError
+
+    handler = Handler(does)
+    async with running(local_kafka, topic, group, handler, dead_letter=dead) as consumer:
+        await until(lambda: handler.counts == [1, 2])
+        await configured(local_kafka.bootstrap_servers, group, {"share.delivery.count.limit": "2"})
+        await until(lambda: consumer._membership._client.delivery_limit == 2)
+        gate.set()
+        await until(lambda: consumer.stats().dead_lettered == 1)
+        assert consumer.stats().share.given_up == 0
+
+
+async def test_what_comes_in_its_last_delivery(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """Members that had it died: it is dead-lettered, and not begun."""
+    topic, dead = await kafka_topic(1), await kafka_topic(1)
+    group = await configured(local_kafka.bootstrap_servers, new_group(), {})
+    await produce(local_kafka, topic, 2)
+    async with share_member(local_kafka.bootstrap_servers, group, topic) as dying:
+        for _ in range(4):
+            await dying.end(await dying.take(2), AcknowledgeType.RELEASE)
+    handler = Handler()
+    async with running(local_kafka, topic, group, handler, dead_letter=dead) as consumer:
+        await until(lambda: consumer.stats().dead_lettered == 2)
+        await until(lambda: consumer.stats().share.accepted == 2)
+    assert not handler.seen
 
 
 async def test_failed_and_rejected_records(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
@@ -131,7 +169,7 @@ async def test_stops_during_a_long_job(local_kafka: LocalKafka, kafka_topic: Top
     handler = Handler(lambda _: asyncio.sleep(1_000))
     options: dict[str, Any] = {"drain_timeout": 0.5}
     if has_letters:
-        options |= {"dead_letter": dead, "max_deliveries": 4}
+        options |= {"dead_letter": dead, "max_deliveries": 5}
     for number in range(1, 6):
         async with running(local_kafka, topic, group, handler, **options) as consumer:
             await until(lambda: consumer.stats().in_flight == 1)

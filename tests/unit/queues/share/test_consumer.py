@@ -13,6 +13,7 @@ from aioparallel import (
     Batch,
     NotCommitted,
     Outgoing,
+    ParallelConsumer,
     ProblemKind,
     Record,
     Reject,
@@ -452,17 +453,89 @@ async def test_a_handler_that_ends_after_its_record_was_dead_lettered(
 async def test_five_stops_during_a_long_job(
     group: ShareGroup, broker: InMemoryBroker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is released four times, and the fifth stop dead-letters it, as the log says."""
+    """It is released four times, and the fifth stop dead-letters it, as the log says. A member that starts with as many
+    deliveries as the group has warns that a crash in the last one loses records."""
     group.produce([b"a"])
     handler = Handler(lambda _: asyncio.sleep(180))
-    options: dict[str, Any] = {"dead_letter": "dead", "max_deliveries": 4, "drain_timeout": 20}
+    options: dict[str, Any] = {"dead_letter": "dead", "max_deliveries": 5, "drain_timeout": 20}
     for number in range(1, 6):
         async with running(consumer_of(group, broker, **options), handler) as consumer:
             await until(lambda: consumer.stats().in_flight == 1)
             consumer.stop()
         assert group.states() == ["available" if number < 5 else "accepted"]
     assert (handler.seen[b"a"], values_in(broker, "dead")) == (5, [b"a"])
-    assert "t-0 offset 0 failed (attempt 1): LastDelivery" in caplog.text
+    assert "t-0 offset 0 failed (attempt 1): LastDelivery('it has not ended in its last delivery" in caplog.text
+    assert "max_deliveries=5 is the group's share.delivery.count.limit" in caplog.text
+
+
+async def killed(consumer: ParallelConsumer[Any, Any], group: ShareGroup) -> None:
+    """Let a member die: it acknowledges nothing more, and its locks end."""
+    client = consumer._membership._client  # type: ignore[attr-defined]
+    client.away = True
+    for places in group.places.values():
+        for place in places:
+            if place.member is client:
+                group._free(place)
+
+
+@pytest.mark.parametrize(("limit", "max_deliveries"), [(5, None), (3, None), (5, 2)])
+async def test_a_record_whose_processes_die(
+    group: ShareGroup, broker: InMemoryBroker, limit: int, max_deliveries: int | None
+) -> None:
+    """And those that were there with it: in the last delivery they are dead-lettered without their handlers."""
+    group.limit = limit
+    group.produce([b"deadly", b"beside"])
+    handler = Handler(lambda _: asyncio.sleep(1_000))
+    options: dict[str, Any] = {"dead_letter": "dead", "max_deliveries": max_deliveries, "drain_timeout": 0}
+    for number in range(1, limit):
+        async with running(consumer_of(group, broker, commit_timeout=0.1, **options), handler) as consumer:
+            await until(lambda: consumer.stats().in_flight == 2)
+            await killed(consumer, group)
+            consumer.stop()
+        assert group.counts() == [number, number]
+    async with running(consumer_of(group, broker, **options), handler) as consumer:
+        await until(lambda: group.states() == ["accepted"] * 2)
+        assert consumer.stats().share.given_up == 0
+    assert set(handler.seen.values()) == {limit - 1}
+    assert values_in(broker, "dead") == [b"deadly", b"beside"]
+    letter = read_letter(broker.records("dead")[0])
+    assert letter is not None
+    assert letter.deliveries == limit
+    assert "it has come in its last delivery, in which it is not begun" in letter.last.message
+
+
+async def test_brokers_that_write_dead_letters_do_so_for_processes_that_die(
+    group: ShareGroup, broker: InMemoryBroker
+) -> None:
+    """So the last delivery is begun as well."""
+    group.produce([b"a"])
+    group.places[TopicPartition("t", 0)][0].count = 4
+    client = FakeShareClient(group)
+    client.dead_letter_topic = "dlq.t"
+    handler = Handler()
+    async with running(consumer_of(group, broker, client=client, dead_letter="dead"), handler):
+        await until(lambda: group.states() == ["accepted"])
+    assert handler.seen[b"a"] == 1
+
+
+async def test_the_limit_of_deliveries_is_lowered_while_a_member_runs(
+    group: ShareGroup, broker: InMemoryBroker
+) -> None:
+    """What fails in the last delivery by the new limit is dead-lettered."""
+    group.produce([b"a"])
+    gate = asyncio.Event()
+
+    async def handle(record: Record) -> None:
+        if record.delivery_count == 3:
+            await gate.wait()
+        raise ValueError
+
+    async with running(consumer_of(group, broker, dead_letter="dead", max_deliveries=5), handle) as consumer:
+        await until(lambda: group.counts() == [3] and consumer.stats().in_flight == 1)
+        group.limit = 3
+        gate.set()
+        await until(lambda: group.states() == ["accepted"])
+    assert values_in(broker, "dead") == [b"a"]
 
 
 @pytest.mark.parametrize("topic", [None, "dlq.t"])
@@ -1066,7 +1139,8 @@ async def test_a_record_that_fails_in_its_last_delivery_is_not_lost(
     def retry(record: Record, error: Exception, attempts: int) -> Any:
         return 1.0 if record.delivery_count == 5 else "release"
 
-    async with running(consumer_of(group, broker, dead_letter="dead", retry=retry), handle) as consumer:
+    options: dict[str, Any] = {"dead_letter": "dead", "max_deliveries": 5, "retry": retry}
+    async with running(consumer_of(group, broker, **options), handle) as consumer:
         await until(lambda: group.counts() == [5] and consumer.stats().in_flight == 1)
         if is_pause:
             consumer.pause()
@@ -1094,10 +1168,9 @@ async def test_a_record_that_waits_in_its_last_delivery_is_not_lost(
 
     retry = RetryPolicy(first_delay=26, max_delay=26, max_attempts=5)
     client = FakeShareClient(group, delay=0.01)
-    options: dict[str, Any] = {} if fails else {"max_concurrency": 1}
-    async with running(
-        consumer_of(group, broker, client=client, dead_letter="dead", retry=retry, **options), handle
-    ) as consumer:
+    options: dict[str, Any] = {"dead_letter": "dead", "max_deliveries": 5, "retry": retry}
+    options |= {} if fails else {"max_concurrency": 1}
+    async with running(consumer_of(group, broker, client=client, **options), handle) as consumer:
         if not fails:
             client._kept += client._acquire(5, asyncio.get_running_loop().time())
         await until(lambda: group.counts() == [1, 5])

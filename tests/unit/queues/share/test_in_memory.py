@@ -44,9 +44,9 @@ async def test_a_group_that_gives_records_up_before_they_are_dead_lettered() -> 
     """Refused at the start: they would be lost."""
     broker = world(delivery_count_limit=3)
     with pytest.raises(ConfigurationError, match="max_deliveries=5: must be at most 3, the group's"):
-        async with consumer_of(broker, dead_letter="dead"):
+        async with consumer_of(broker, dead_letter="dead", max_deliveries=5):
             pass
-    for options in ({"dead_letter": "dead", "max_deliveries": 3}, {}):
+    for options in ({"dead_letter": "dead", "max_deliveries": 3}, {"dead_letter": "dead"}, {}):
         async with consumer_of(broker, **options):
             pass
 

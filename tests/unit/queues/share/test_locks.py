@@ -17,7 +17,7 @@ class Keeping:
 
     def __init__(self, *stages: Stage, ends: float = SECONDS) -> None:
         self.stages: dict[Lock, Stage] = {}
-        self.locks = Locks(self.stages.__getitem__)
+        self.locks = Locks(self.stages.__getitem__, lambda record: False)
         made = [Lock(P, offset, Record("t", 0, offset)) for offset in range(len(stages))]
         self.stages |= dict(zip(made, stages, strict=True))
         self.made = made
