@@ -16,7 +16,7 @@ from aioparallel.group.client import Client
 from aioparallel.records.errors import ClientError, NotAuthorized
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Connected", "GroupView", "PartitionView", "connected", "existing", "read_group"]
+__all__ = ["Connected", "GroupView", "PartitionView", "connected", "existing", "find_group", "read_group"]
 
 _READER: Final = "aioparallel-share"
 """The client's group, which it never joins."""
@@ -98,13 +98,20 @@ def _missing(to: Connected, name: str) -> ClientError:
 
 
 async def read_group(to: Connected, name: str) -> GroupView:
-    """The group with its partitions. Offsets are read before the ends of the logs. A group that does not exist, but is
-    configured, has the state Dead. Raises ClientError."""
+    """The group, as :func:`find_group` returns it. Raises ClientError if there is none."""
+    if (found := await find_group(to, name)) is None:
+        raise _missing(to, name)
+    return found
+
+
+async def find_group(to: Connected, name: str) -> GroupView | None:
+    """The group with its partitions; None if there is none. Offsets are read before the ends of the logs. A group that
+    does not exist, but is configured, has the state Dead."""
     group = await to.admin.describe(name)
     if group is None:
         if any(one.startswith("share.") for one in await _configs(to.admin, name, only_set=True)):
             return GroupView(ShareGroup(name, "Dead", "", ()), (), await _configs(to.admin, name))
-        raise _missing(to, name)
+        return None
     offsets, configs = await asyncio.gather(to.admin.offsets(name), _configs(to.admin, name))
     members: dict[TopicPartition, list[ShareMember]] = {}
     for member in group.members:

@@ -7,7 +7,7 @@ import json
 from aioparallel.cli.cluster import Cluster
 from aioparallel.cli.console import make_console, say
 from aioparallel.cli.share.printing import list_table, objects, shown
-from aioparallel.cli.share.reading import connected, read_group
+from aioparallel.cli.share.reading import connected, find_group, read_group
 
 __all__ = ["describe", "list_groups"]
 
@@ -16,7 +16,8 @@ async def list_groups(where: Cluster, *, as_json: bool) -> None:
     """``aioparallel share list``."""
     async with connected(where) as to:
         names = await to.admin.share_groups()
-        views = [await read_group(to, name) for name in names]
+        # A group may be deleted meanwhile.
+        views = [view for name in names if (view := await find_group(to, name)) is not None]
     console = make_console()
     if as_json:
         for one in views:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, cast
 
 import pytest
 from rich.console import Console, RenderableType
 
+from aioparallel.cli.cluster import Cluster
 from aioparallel.cli.share.commands import Resetting, parse_target
 from aioparallel.cli.share.printing import list_table, objects, shown
-from aioparallel.cli.share.reading import GroupView, PartitionView
+from aioparallel.cli.share.reading import Connected, GroupView, PartitionView
 from aioparallel.cli.share.resetting import Move, _members_text
+from aioparallel.cli.share.showing import list_groups
 from aioparallel.clients.aiokafka.share_admin import ShareGroup, ShareMember, ShareOffset
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
@@ -49,6 +54,34 @@ def printed(what: RenderableType) -> str:
     with console.capture() as capture:
         console.print(what, highlight=False, markup=False)
     return capture.get()
+
+
+async def test_a_group_that_is_deleted_while_groups_are_listed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is left out."""
+
+    class Admin:
+        async def share_groups(self) -> list[str]:
+            return ["gone", "workers"]
+
+        async def describe(self, name: str) -> ShareGroup | None:
+            return None if name == "gone" else ShareGroup(name, "Empty", "simple", ())
+
+        async def offsets(self, name: str) -> dict[TopicPartition, ShareOffset]:
+            return {}
+
+        async def group_configs(self, name: str, *, only_set: bool = False) -> dict[str, str]:
+            return {}
+
+    @asynccontextmanager
+    async def connected(where: Cluster) -> AsyncIterator[Connected]:
+        admin: Any = Admin()
+        yield Connected(admin, cast("Any", None), "localhost:9092")
+
+    monkeypatch.setattr("aioparallel.cli.share.showing.connected", connected)
+    await list_groups(Cluster(), as_json=True)
+    assert [json.loads(line)["group"] for line in capsys.readouterr().out.splitlines()] == ["workers"]
 
 
 def test_the_group_its_configuration_its_members_and_its_partitions() -> None:
