@@ -208,7 +208,8 @@ INSTRUMENTS: Final = (
     # -- time
     Instrument(
         "handler.duration", _HISTOGRAM, "s",
-        "Time of one call of the handler. Outcome: succeeded, failed, delayed (RetryLater) or cancelled.",
+        "Time of one call of the handler, with its wait for a free thread or process (in_threads, in_processes). "
+        "Outcome: succeeded, failed, delayed (RetryLater) or cancelled.",
         "Extension.attempts_ended", ("topic", "outcome"), bounds=SECONDS, semconv="messaging.process.duration",
         java="user.function.processing.time",
     ),
