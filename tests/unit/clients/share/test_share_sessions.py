@@ -326,3 +326,24 @@ def test_any_faults(faults: list[Fault], kinds: list[AcknowledgeType], times: li
         assert len(member.leader.accepted) == 2 * COUNT
 
     run(play, partitions=2)
+
+
+@pytest.mark.parametrize("fault", [Fault.NONE, Fault.REQUEST_LOST, Fault.NOT_SENT])
+def test_whether_a_request_that_may_bring_records_is_on_its_way(fault: Fault) -> None:
+    """A run that ends waits for it. One that only acknowledges brings nothing."""
+
+    async def play(member: Member) -> None:
+        member.leader.faults.append(fault)
+        fetching = asyncio.create_task(member.fetch(3))
+        await asyncio.sleep(0.0005)
+        assert member.session.is_fetching == (fault is not Fault.NOT_SENT)
+        partition, offset, _ = (await fetching)[0]
+        assert not member.session.is_fetching
+        results = member.acknowledge(partition, offset, ACCEPT)
+        await asyncio.sleep(0.0005)
+        assert isinstance(member.leader.requests[-1], ShareAcknowledgeRequest)
+        assert not member.session.is_fetching
+        await asyncio.sleep(1)
+        assert results == [DONE]
+
+    run(play)
