@@ -152,7 +152,10 @@ class Acquirer:
             await asyncio.sleep(0)  # the fetch of run() ends
             while True:
                 self._client.wake()  # so this fetch returns at once, and requests nothing
-                acquired += await self._client.fetch(1)
+                came = await self._client.fetch(1)
+                for one in came:
+                    self._lose_earlier(one.partition, [record.offset for record in one.records])
+                acquired += came
                 if self._time() - began >= ON_ITS_WAY:
                     self._give_back(acquired)
                 if not (acquired or self._client.is_fetching):
@@ -242,10 +245,7 @@ class Acquirer:
             return
         self.positions[partition] = max(records[-1].offset + 1, self.positions.get(partition, 0))
         offsets = [record.offset for record in records]
-        if earlier := self._sources.locks_of(partition, offsets):
-            # What is acknowledged from now on belongs to this delivery: a failure of an earlier handler would release
-            # its lock.
-            self._keeper.lose(*earlier, came_again=True)
+        self._lose_earlier(partition, offsets)
         source = self._sources.source_for(partition, offsets)
         locks = [Lock(partition, offset, record) for offset, record in zip(offsets, records, strict=True)]
         source.locks.update(zip(offsets, locks, strict=True))
@@ -257,6 +257,12 @@ class Acquirer:
         self._keeper.spare(source, records)
         if source.paused or self._processor.scheduler.paused:  # since the request was sent
             self._keeper.release(lambda of, record: of is source)
+
+    def _lose_earlier(self, partition: TopicPartition, offsets: Collection[int]) -> None:
+        if earlier := self._sources.locks_of(partition, offsets):
+            # What is acknowledged from now on belongs to this delivery: a failure of an earlier handler would release
+            # its lock.
+            self._keeper.lose(*earlier, came_again=True)
 
     def _saw(self, records: int, size: int) -> None:
         self._mean_size += (size / records - self._mean_size) * min(1.0, records / _MEMORY)

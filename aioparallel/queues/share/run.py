@@ -252,16 +252,11 @@ class ShareRun:
         self._keeper.release_all()
         rest = self._tasks.spawn(self._acquirer.take_rest(), "fetcher")
         sources, processor = list(self._sources.all), self._processor
-        afterwards = "at any member, unless this was their last delivery"
-        drain = processor.drain(sources, self._options.drain_timeout, CANCEL_GRACE, afterwards=afterwards)
-        await unless(self._state.hurried, drain)
-        await processor.drain(sources, 0, CANCEL_GRACE)  # a hurried stop cancels what still runs
         try:
-            await unless(self._state.hurried, self._extensions.finish())
-        except Exception as error:  # what is left is released in any case
-            self._tasks.fail_at_end(error)
-        await asyncio.wait([rest], timeout=_HURRY if self._state.hurried.is_set() else ON_ITS_WAY)
-        await self._tasks.end([rest])
+            await self._drain(sources)
+            await asyncio.wait([rest], timeout=_HURRY if self._state.hurried.is_set() else ON_ITS_WAY)
+        finally:  # also if run() is cancelled now: close() settles the rest
+            await self._tasks.end([rest])
         ends = processor.time() + self._options.commit_timeout
         await unless(self._state.hurried, self._dead_letter_rest(ends))
         self._keeper.release_rest(lock for source in self._sources.all for lock in source.locks.values())
@@ -269,6 +264,16 @@ class ShareRun:
             processor.scheduler.drop(source)
         self._owing = await self._acknowledgements.settled(ends)
         self._state.settle()
+
+    async def _drain(self, sources: Sequence[ShareSource]) -> None:
+        afterwards = "at any member, unless this was their last delivery"
+        drain = self._processor.drain(sources, self._options.drain_timeout, CANCEL_GRACE, afterwards=afterwards)
+        await unless(self._state.hurried, drain)
+        await self._processor.drain(sources, 0, CANCEL_GRACE)  # a hurried stop cancels what still runs
+        try:
+            await unless(self._state.hurried, self._extensions.finish())
+        except Exception as error:  # what is left is released in any case
+            self._tasks.fail_at_end(error)
 
     async def _dead_letter_rest(self, ends: float) -> None:
         """Dead-letter what was cut off in its last delivery, and wait for all dead letters of last deliveries, until

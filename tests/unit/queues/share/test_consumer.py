@@ -400,6 +400,46 @@ async def test_what_is_on_its_way_at_a_stop_is_waited_for(group: ShareGroup, bro
     assert values_in(broker, "dead") == [b"b"]
 
 
+async def test_a_stop_that_is_cancelled_while_it_waits_for_what_is_on_its_way(
+    group: ShareGroup, broker: InMemoryBroker
+) -> None:
+    """What has come is dead-lettered in its last delivery all the same."""
+    group.limit = 1
+    client = FakeShareClient(group)
+    async with consumer_of(group, broker, client=client, dead_letter="dead", max_deliveries=1) as consumer:
+        run = asyncio.create_task(consumer.run(Handler()))
+        await until(lambda: consumer.health().ready)
+        client.on_its_way = 1
+        group.produce([b"a"])
+        client._kept += client._acquire(1, asyncio.get_running_loop().time())
+        consumer.stop()
+        await asyncio.sleep(0.3)
+        client.on_its_way = 0
+        run.cancel()
+        await asyncio.wait([run])
+    assert (group.states(), values_in(broker, "dead")) == (["accepted"], [b"a"])
+    stats = consumer.stats()
+    assert stats.share is not None
+    assert (stats.share.locked, stats.dead_lettered) == (0, 1)
+
+
+async def test_a_record_that_comes_again_while_the_run_ends(group: ShareGroup) -> None:
+    """Its lock has ended: its handler is cancelled, and the record is released once."""
+    group.produce([b"a"])
+    client, handler = FakeShareClient(group), Handler(lambda _: asyncio.sleep(1_000))
+    async with running(consumer_of(group, client=client), handler) as consumer:
+        await until(lambda: consumer.stats().in_flight == 1)
+        group.expire(1e9)
+        client.on_its_way = 1
+        consumer.stop()
+        client._kept += client._acquire(1, asyncio.get_running_loop().time())
+        client.on_its_way = 0
+        await until(lambda: handler.cancelled[b"a"], 1)
+    assert (group.states(), group.counts()) == (["available"], [2])
+    assert client.sent == [(AcknowledgeType.RELEASE, 0)]
+    assert consumer.stats().share.lost == 1
+
+
 @pytest.mark.parametrize("seconds", [None, 1.0], ids=["hurried", "slow"])
 async def test_a_stop_does_not_wait_long_for_what_is_on_its_way(group: ShareGroup, seconds: float | None) -> None:
     """What has come already is released by the run, and counted if the group gives it up."""
