@@ -359,7 +359,7 @@ async def test_a_record_is_delivered_so_often_and_no_more(shared: ShareCluster, 
 
 async def test_many_acknowledgements_one_by_one(shared: ShareCluster, topic: str, group_id: str) -> None:
     """In any order, while fetches go on: each is answered once."""
-    await filled(shared, topic, group_id, 0)
+    await filled(shared, topic, group_id, 0, lock_duration=shared.timing.lock_duration * 20)
     member = await joined(shared, topic, group_id)
     rng = random.Random(3)
     open_ones = []
