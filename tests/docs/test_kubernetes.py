@@ -79,6 +79,15 @@ def test_a_pod_has_time_to_stop() -> None:
         assert manifest["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] > sum(steps)
 
 
+def test_the_choice_comes_before_the_manifest() -> None:
+    """A reader who copies the Deployment has read what a killed pod does, for how long, and what a StatefulSet does."""
+    assert PAGE.index("## Deployment or StatefulSet") < PAGE.index("## The worker") < PAGE.index("kind: Deployment")
+    [seconds] = re.findall(r"session_timeout=(\d+)", program("docs/kubernetes.md", "The worker"))
+    assert Options(session_timeout=int(seconds)).session_timeout < Options().session_timeout
+    assert f"session_timeout ({seconds} s in worker.py)" in PAGE
+    assert f"Its `session_timeout` of {seconds} s, instead of {Options().session_timeout:g} s" in PAGE
+
+
 def test_environment() -> None:
     """Variables of the manifests are those that the programs read."""
     for manifest in WORKLOADS:
