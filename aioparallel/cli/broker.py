@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
@@ -102,10 +103,15 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
 
 
 def new_broker(options: BrokerOptions, console: Console) -> Broker:
-    """The broker, not started yet."""
+    """The broker, not started yet. Raises BrokerStartError if the port of Apache Kafka is in use."""
     from aioparallel.testing import EmbeddedBroker, LocalKafka  # noqa: PLC0415 - not for help
+    from aioparallel.testing.brokers.ports import is_free  # noqa: PLC0415 - not for help
 
-    return LocalKafka(port=options.port or None, report=console.print) if options.kafka else EmbeddedBroker()
+    if not options.kafka:
+        return EmbeddedBroker()
+    if options.port and not is_free(options.port):
+        raise _port_error(options.port, os.strerror(errno.EADDRINUSE).lower())
+    return LocalKafka(port=options.port or None, report=console.print)
 
 
 @asynccontextmanager
@@ -133,9 +139,12 @@ async def forwarding(port: int, servers: str) -> AsyncIterator[str]:
             for server in await _listening(forward, port):
                 stack.callback(server.close)
         except OSError as error:
-            reason = error.strerror or str(error)
-            raise BrokerStartError(f"port {port}: {reason}; --port chooses another one, --port 0 a free one") from error
+            raise _port_error(port, error.strerror or str(error)) from error
         yield f"localhost:{port}"
+
+
+def _port_error(port: int, reason: str) -> BrokerStartError:
+    return BrokerStartError(f"port {port}: {reason}; --port chooses another one, --port 0 a free one")
 
 
 async def _listening(forward: Forward, port: int) -> list[asyncio.Server]:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from aioparallel.cli.broker import forwarding
+from aioparallel.cli.broker import BrokerOptions, forwarding, new_broker
+from aioparallel.cli.console import make_console
 from aioparallel.records.errors import BrokerStartError
 
 ELSEWHERE = "2001:db8::1"
@@ -49,3 +50,11 @@ async def test_an_address_of_localhost_that_the_machine_does_not_have(
     with pytest.raises(BrokerStartError, match="--port chooses another one"):
         await forwarding(unused_tcp_port, f"127.0.0.1:{target}").__aenter__()
     echo.close()
+
+
+def test_apache_kafka_at_a_port_that_is_taken() -> None:
+    """The error names the command's options, as with the embedded broker."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BrokerStartError, match=f"port {port}: address already in use; --port chooses another one"):
+            new_broker(BrokerOptions(kafka=True, port=port), make_console())
