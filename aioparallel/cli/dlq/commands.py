@@ -155,6 +155,9 @@ async def replay_command(
     acknowledged it. After an interruption run it again; what was settled is not sent twice. A letter that lacks a part
     of its record is completed from the original record; if that is gone, it is not sent.
 
+    Every consumer group that reads the topic gets these records again, also the groups that have handled them. `--to`
+    sends them to another topic, which only the group that failed reads.
+
     The exit code is 1 when a letter could not be sent or settled.
 
     **Examples**

@@ -18,6 +18,13 @@ def test_help_teaches(command: str) -> None:
         assert part in result.output
 
 
+def test_help_of_replay_names_the_other_groups() -> None:
+    """A replayed record reaches every group of its topic; the remedy stands there."""
+    said = " ".join(invoke("dlq", "replay", "--help", environment={"COLUMNS": "140"}).output.split())
+    assert "Every consumer group that reads the topic gets these records again" in said
+    assert "--to sends them to another topic" in said
+
+
 def test_help_of_the_whole() -> None:
     """`aioparallel dlq` alone says what there is, and what settled means."""
     result = invoke("dlq", "--help", environment={"COLUMNS": "140"})
