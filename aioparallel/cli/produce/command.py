@@ -25,7 +25,7 @@ class Producing:
     """How a line becomes a record. Raises ConfigurationError."""
 
     key: Annotated[bytes | None, Parameter(metavar="TEXT")] = None
-    """The key of every record. By default records have no key."""
+    """The key of every record. By default records have no key, and a whole batch of them goes to one partition."""
     key_separator: Annotated[str | None, Parameter(metavar="TEXT")] = None
     """Split each line at the first occurrence: key before it, value behind it."""
     key_field: Annotated[str | None, Parameter(metavar="FIELD")] = None
@@ -33,7 +33,8 @@ class Producing:
     header: Annotated[tuple[str, ...], Parameter(metavar="NAME=VALUE")] = ()
     """A header of every record. Repeatable."""
     partition: NonNegativeInt | None = None
-    """The partition of every record. By default the key chooses it, as in Kafka's Java client."""
+    """The partition of every record. By default the key chooses it, as in Kafka's Java client; without a key the
+    producer does, a batch at a time."""
     empty_is_null: bool = False
     """An empty value becomes null, which deletes the key in a compacted topic."""
     compression: Literal["none", "gzip", "lz4", "snappy", "zstd"] = "none"
@@ -68,6 +69,9 @@ async def produce(
 
     The producer is idempotent, with `acks=all`. The exit code is 1 when a record was not written; the message names its
     line.
+
+    Records without a key go to one partition until a batch is full, so a few lines are all in one partition. Keys
+    spread them: `--key-separator` or `--key-field`.
 
     **Examples**
 

@@ -17,6 +17,7 @@ from aioparallel.clients.aiokafka import AiokafkaProducer
 from aioparallel.delivery.producer import PendingOutput
 from aioparallel.records.errors import ConfigurationError, ProduceFailed
 from aioparallel.records.record import Produced
+from tests.support.command_line import invoke
 
 
 @pytest.mark.parametrize(
@@ -93,3 +94,10 @@ async def test_input_without_line_ends_does_not_fill_the_memory(
     with path.open("rb", buffering=0) as file, pytest.raises(ConfigurationError, match="longer than 1,000,000 bytes"):
         await read(file.fileno())
     assert got == [b"first"]
+
+
+def test_help_says_where_records_without_a_key_go() -> None:
+    """A few of them are all in one partition, and keys spread them."""
+    said = " ".join(invoke("produce", "--help", environment={"COLUMNS": "140"}).output.split())
+    assert "Records without a key go to one partition until a batch is full" in said
+    assert "Keys spread them: --key-separator or --key-field" in said
