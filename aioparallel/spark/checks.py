@@ -20,6 +20,7 @@ from aioparallel.spark.logs import Log, survey
 from aioparallel.spark.samples import Sampled, misfits
 from aioparallel.spark.spark_session import connector_trouble, java_version, summary_of, task_slots
 from aioparallel.spark.topics import read_topic, topic_names
+from aioparallel.spark.workers import worker_trouble
 
 __all__ = ["Checked", "check", "other_partitions"]
 
@@ -57,6 +58,8 @@ def check(
     """Check everything that a pipeline from ``topics`` to ``outputs`` needs. Takes seconds: it runs small Spark jobs.
 
     * The session has the Kafka connector, and Java is new enough.
+    * Spark's Python workers have aioparallel and pyarrow. Without PYSPARK_PYTHON, Spark starts them with the python3 of
+      the PATH, which may be another one than this program's.
     * No output is an input, and all topics exist.
     * ``same_partitions`` (default): each output has as many partitions as each input. Keys need this to keep their
       partition number; set False if nothing relies on it.
@@ -108,6 +111,8 @@ class _Check:
         if int(re.split(r"\D", java)[0]) < MINIMUM_JAVA:
             self.wrong.append(f"Spark runs on Java {java}: let JAVA_HOME name Java {MINIMUM_JAVA} or newer")
         self.found = replace(self.found, java=java)
+        if (of_workers := worker_trouble(self._spark)) is not None:
+            self.wrong.append(of_workers)
         return trouble is None
 
     def circles(self, inputs: Sequence[str], outputs: Sequence[str]) -> None:

@@ -41,6 +41,7 @@ from aioparallel.spark.rows import arguments_of
 from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.schemas import type_of
 from aioparallel.spark.task import Shipment, check_returns, partition_number
+from aioparallel.spark.workers import WorkerNeeds
 
 __all__ = ["AsyncColumn", "async_udf"]
 
@@ -282,6 +283,7 @@ class AsyncColumn:
                 yield from Results(build, misfit, on_error, label).of(shipment.run(arguments_of(arrays), label))
 
         run.__name__ = self._name.rpartition(".")[2]  # the name of the column begins with it
+        run.worker_needs = WorkerNeeds()  # type: ignore[attr-defined]
         return run
 
     def __repr__(self) -> str:

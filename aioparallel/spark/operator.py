@@ -39,6 +39,7 @@ from aioparallel.spark.safe_errors import safe_errors
 from aioparallel.spark.schemas import check_readable, columns_of
 from aioparallel.spark.task import Shipment, check_returns, partition_number
 from aioparallel.spark.values import Row
+from aioparallel.spark.workers import WorkerNeeds
 
 __all__ = ["DEFAULT_RETRY", "Operator", "parallel_map", "split"]
 
@@ -194,6 +195,7 @@ class Operator:
             with safe_errors():
                 yield from Results(build, misfit, on_error, label).of(shipment.run(rows_of(batches), label))
 
+        run.worker_needs = WorkerNeeds()  # type: ignore[attr-defined]
         return run
 
     def __repr__(self) -> str:
