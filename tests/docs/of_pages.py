@@ -455,6 +455,17 @@ GIVEN: Mapping[str, Given] = {
         ends=2,
         says="1 1\n",
     ),
+    "docs/failures.md: Check output topics at the start": Given(
+        after="""
+try:
+    async with consumer:
+        print("open")
+except TopicNotFound as error:
+    print(error)
+""",
+        topics={"orders": []},
+        says=r"topic not found at \S+: orders\.enriched \(an output\); create it first, .*\n",
+    ),
     "docs/failures.md: Unreadable records and batches": Given(
         before=_HANDLE,
         after=_RUN,
