@@ -107,7 +107,12 @@ def as_typed(error: AioparallelError, flags: Mapping[str, str]) -> str:
 
 
 def _with_flags(text: str, flags: Mapping[str, str]) -> str:
-    return re.sub(r"[a-z]+_\w+", lambda found: flags.get(found[0], found[0]), text)
+    if (protocol := flags.get("security_protocol")) is not None:  # the fields of Security are flags of their own
+        text = text.replace(", mechanism=...)", f") {flags.get('mechanism', '')} ...")
+        text = re.sub(r'security=Security\("(\w+)"\)', rf"{protocol} \1", text)
+        text = re.sub(r",? in Security\b", "", text.replace("leave security out", f"leave {protocol} out"))
+    # As in "state_topic= names it".
+    return re.sub(r"([a-z]+_\w+)(=(?= ))?", lambda found: flags.get(found[1], found[0]), text)
 
 
 def counted(count: int, noun: str) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 from aioparallel import cli
 from aioparallel.cli import console
-from aioparallel.records.errors import BrokerUnreachable, ConfigurationError
+from aioparallel.records.errors import AuthenticationFailed, BrokerUnreachable, ConfigurationError, TopicNotFound
 from tests.support.command_line import invoke
 
 
@@ -139,6 +139,35 @@ def test_other_errors_name_options_as_they_are_typed() -> None:
     flags = {"bootstrap_servers": "--bootstrap-servers", "client_options": "--client-option"}
     said = console.as_typed(BrokerUnreachable("localhost:1", 10, "refused"), flags)
     assert "check --bootstrap-servers, the network, and whether the cluster wants TLS or a login" in said
+
+
+@pytest.mark.parametrize(
+    ("advice", "said"),
+    [
+        (
+            'give security=Security("SSL"), or "SASL_SSL" with a login',
+            'give --security-protocol SSL, or "SASL_SSL" with a login',
+        ),
+        (
+            'give security=Security("SASL_SSL", mechanism=...), or "SASL_PLAINTEXT" if it does not use TLS',
+            'give --security-protocol SASL_SSL --mechanism ..., or "SASL_PLAINTEXT" if it does not use TLS',
+        ),
+        ('leave security out, or use "SASL_PLAINTEXT"', 'leave --security-protocol out, or use "SASL_PLAINTEXT"'),
+        ("give certificate_file, and key_file, in Security", "give --certificate-file, and --key-file"),
+    ],
+)
+def test_advice_about_security_names_flags(advice: str, said: str) -> None:
+    """A command has no Security to pass."""
+    names = ("security_protocol", "mechanism", "certificate_file", "key_file")
+    flags = {name: "--" + name.replace("_", "-") for name in names}
+    assert console.as_typed(AuthenticationFailed("kafka:9093", "why", advice), flags).endswith(f"why; {said}")
+
+
+def test_a_topic_is_named_by_a_flag() -> None:
+    """Without the = of an argument in Python."""
+    missing = TopicNotFound(["jobs-markers"], "kafka:9092", {"jobs-markers": "the markers; marker_topic= names it"})
+    assert "(the markers; --marker-topic names it)" in console.as_typed(missing, {"marker_topic": "--marker-topic"})
+    assert "(the markers; marker_topic= names it)" in console.as_typed(missing, {})
 
 
 def test_as_a_module() -> None:
