@@ -9,6 +9,7 @@ from typing import Any, Final
 from aioparallel.engine.outcomes.failures import Decision
 from aioparallel.observe.record_logging import about, coordinates
 from aioparallel.records.errors import (
+    AioparallelError,
     BadStatus,
     LastDelivery,
     Reject,
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 _BURST = 10
 _TRACEBACK_PAUSE = 60.0
 _CLASSES = 1_000  # the most classes that are remembered
+_LONG = 300
+"""Characters. If the repr of an error is longer, as aiohttp's with all headers, so much of its message is logged."""
 
 
 _ENDS: Final[Mapping[str | None, str]] = {
@@ -37,6 +40,14 @@ _ENDS: Final[Mapping[str | None, str]] = {
     "release": "no more attempts here: the queue delivers it again, or dead-letters it",
 }
 """By the end of a record, what happens next. A stop has no line: the run raises an error that says so."""
+
+
+def _short(error: Exception) -> str:
+    text = repr_of(error)
+    if len(text) <= _LONG or isinstance(error, AioparallelError):
+        return text
+    message = text_of(error)
+    return f"{type(error).__name__}: {message[:_LONG]}{'…' if len(message) > _LONG else ''}"
 
 
 class _Budget:
@@ -112,7 +123,7 @@ class FailureLog:
             record.place,
             f" and {others} more of its batch" if others else "",
             record.attempt,
-            repr_of(error),
+            _short(error),
             following,
             more,
             exc_info=error if traceback else None,

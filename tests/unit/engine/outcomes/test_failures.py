@@ -505,3 +505,21 @@ def test_what_no_deserializer_can_read(policy: FailurePolicy, cause: Exception, 
     """It ends at the first attempt where it has somewhere to go. It is retried where the run would stop, where another
     process may be to blame, or where the retry function says so."""
     assert Failures(policy.retry_budget).decide(failed(), unreadable(cause), 0.0, 0.0) == decision
+
+
+def test_a_long_error_is_logged_by_its_message(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as aiohttp's, whose repr lists all headers of the request and of the response."""
+
+    class Refused(Exception):
+        def __repr__(self) -> str:
+            return f"Refused({'header ' * 100})"
+
+        def __str__(self) -> str:
+            return "503, " + "too busy " * 100
+
+    FailureLog({}).decided(failed(), Refused(), Decision(delay=1), 0.0)
+    [line] = caplog.messages
+    assert "failed (attempt 1): Refused: 503, too busy" in line
+    assert "header" not in line
+    assert len(line) < 400
+    assert line.endswith("…; next attempt in 1 s")
