@@ -262,6 +262,8 @@ class AsyncColumn:
         """The function that a task runs on the arrays of its partition, or on tuples of arrays."""
         # Pickled only here: when the function was decorated, its module had not been executed to the end.
         shipment, kind, returns, on_error = Shipment.of(self._work), self._kind, self.returns, self._on_error
+        key = self._key_number
+        name = None if key is None else [*inspect.signature(self.function).parameters][key]
 
         def run(arrays: Iterator[Any]) -> Iterator[pa.Array]:
             builder, values = builder_of(returns), builder_of(kind)
@@ -276,8 +278,11 @@ class AsyncColumn:
 
             number = partition_number()
 
-            def label(_: object, index: int) -> str:
-                return f"row {index} of partition {number}"
+            def label(arguments: object, index: int) -> str:
+                place = f"row {index} of partition {number}"
+                if key is None or not isinstance(arguments, tuple) or key >= len(arguments):
+                    return place
+                return f"{place} ({name}={arguments[key]!r:.60})"
 
             with safe_errors():
                 yield from Results(build, misfit, on_error, label).of(shipment.run(arguments_of(arrays), label))

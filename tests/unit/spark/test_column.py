@@ -91,6 +91,18 @@ def test_calls_that_fail(caplog: pytest.LogCaptureFixture) -> None:
     assert "row 2 of partition 0 does not fit" in caplog.text
 
 
+def test_a_call_with_a_key_is_named_by_it() -> None:
+    """Its place in the task alone says little to somebody who reads the log."""
+
+    @async_udf(returns="int", key="tailnum", retry=None)
+    async def fails(n: int, tailnum: str) -> int:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no") as caught:
+        run_locally(fails, [(1, "N14228")])
+    assert "row 0 of partition 0 (tailnum='N14228') failed for good" in caught.value.__notes__[0]
+
+
 def test_a_call_that_fails_ends_it_all() -> None:
     """Unless said otherwise."""
 
