@@ -105,7 +105,7 @@ def _map_text(one: PartitionView, limit: int) -> str:
     if stored is None:
         return "-"
     if stored.problem is not None:
-        return "no map: other text"
+        return "no map: progress of Spark" if stored.is_of_spark else "no map: other text"
     if one.in_database:
         return f"{stored.format}, {stored.characters:,} characters"
     return f"{stored.format}, {stored.characters / limit:.0%} of {limit:,}"

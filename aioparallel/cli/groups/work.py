@@ -6,6 +6,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
+from typing import Final
 
 from aioparallel.group.client import Committed
 from aioparallel.offsets import OffsetMap, decode_offset_map
@@ -14,6 +15,9 @@ from aioparallel.records.errors import OffsetMapError
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["PartitionWork", "StoredMap", "work_of"]
+
+_SPARK_MARK: Final = "aioparallel.spark query "
+"""The beginning of the metadata of commits that show a Spark query's progress: ``spark/group_requests.py``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class StoredMap:
     characters: int
     """As Kafka counts them: UTF-16 code units."""
     problem: str | None = None
+    is_of_spark: bool = False
+    """Whether the group shows the progress of a Spark query, which has no map."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +115,7 @@ def work_of(partition: TopicPartition, committed: Committed | None, begin: int, 
             stored = StoredMap(format_of(metadata), _characters(metadata))
     except OffsetMapError as error:
         known = OffsetMap(offset, offset - 1)
-        stored = StoredMap(None, _characters(metadata), str(error))
+        stored = StoredMap(None, _characters(metadata), str(error), metadata.startswith(_SPARK_MARK))
     return PartitionWork(partition, offset, begin, end, known, stored)
 
 

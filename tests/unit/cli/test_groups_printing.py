@@ -51,6 +51,16 @@ def printed(view: GroupView, partitions: Sequence[PartitionView]) -> str:
     return capture.get()
 
 
+@pytest.mark.parametrize(
+    ("metadata", "said"),
+    [("aioparallel.spark query 1", "no map: progress of Spark"), ("of another client", "no map: other text")],
+)
+def test_a_commit_without_a_map_says_whose_it_is(metadata: str, said: str) -> None:
+    """As far as it is known."""
+    view = PartitionView(work_of(FIRST, Committed(37, metadata), 0, 2_000), None)
+    assert said in printed(GroupView("billing", STATE, [view]), [view])
+
+
 def test_the_table_says_what_is_left() -> None:
     """Lag and remaining differ; an upper bound is marked; the strip is as wide as there is room."""
     text = printed(group(), group().partitions)

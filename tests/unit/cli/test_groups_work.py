@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from uuid import uuid4
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -63,6 +65,19 @@ def test_other_text_is_no_map() -> None:
     assert work.stored is not None
     assert (work.remaining, work.stored.format, work.stored.characters) == (20, None, 26)
     assert "not base64" in (work.stored.problem or "")
+    assert work.stored.is_of_spark
+    other = work_of(PLACE, Committed(10, "\U0001f600"), 0, 30).stored
+    assert other is not None
+    assert other.problem is not None
+    assert not other.is_of_spark
+
+
+def test_the_mark_of_a_spark_query() -> None:
+    """The commands know what Spark's listener commits, without PySpark."""
+    requests = pytest.importorskip("aioparallel.spark.group_requests")
+    stored = work_of(PLACE, Committed(10, requests.mark_of(uuid4())), 0, 30).stored
+    assert stored is not None
+    assert stored.is_of_spark
 
 
 @given(logs(), st.integers(1, 80))
