@@ -75,7 +75,9 @@ def footer(
     topic: str, states: Counter[str], errors: Counter[str], shown: int, selection: Selection, *, everything: bool
 ) -> list[str]:
     """Sentences with the counts by state and by error."""
-    first = f"{topic}: {counted(states['open'], 'open letter')}{' that match' if selection.has_criteria else ''}"
+    first = f"{topic}: {counted(states['open'], 'open letter')}"
+    if selection.has_criteria:
+        first += " that matches" if states["open"] == 1 else " that match"
     if everything:
         first += f", {states['settled']:,} settled"
     if len(errors) > 1:

@@ -159,7 +159,7 @@ async def test_list_counts_what_matches() -> None:
     """With a criterion the footer says that it counts only what meets it."""
     reads = Fetched(P0, [letter_record(0), letter_record(1, error="Other")], 2)
     output = await listed(reads, selection=Selection(error="Other"))
-    assert "orders.dlq: 1 open letter that match" in output
+    assert "orders.dlq: 1 open letter that matches\n" in output
     assert "Refused" not in output
 
 
