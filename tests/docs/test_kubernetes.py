@@ -114,6 +114,17 @@ def test_a_disruption_budget_is_for_these_pods() -> None:
     assert f"USER {template['spec']['securityContext']['runAsUser']}\n" in PAGE
 
 
+def test_a_network_policy_lets_the_worker_work() -> None:
+    """It selects the pods, and opens the port of the probes and metrics, DNS, and the brokers."""
+    policy, template = of_kind("NetworkPolicy")["spec"], of_kind("Deployment")["spec"]["template"]
+    assert policy["podSelector"]["matchLabels"] == template["metadata"]["labels"]
+    [port] = container(of_kind("Deployment"))["ports"]
+    assert [one["ports"] for one in policy["ingress"]] == [[{"port": port["containerPort"]}]]
+    [servers] = [one["value"] for one in container(of_kind("Deployment"))["env"] if one["name"] == "KAFKA"]
+    brokers = {int(server.rpartition(":")[2]) for server in servers.split(",")}
+    assert {53, *brokers} <= {one["port"] for rule in policy["egress"] for one in rule["ports"]}
+
+
 def program(page: str, heading: str) -> str:
     """The only Python block below a heading."""
     [code] = [one.code for one in blocks() if one.name == f"{page}: {heading}"]
