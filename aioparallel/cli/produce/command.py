@@ -70,8 +70,8 @@ async def produce(
     The producer is idempotent, with `acks=all`. The exit code is 1 when a record was not written; the message names its
     line.
 
-    Records without a key go to one partition until a batch is full, so a few lines are all in one partition. Keys
-    spread them: `--key-separator` or `--key-field`.
+    Records without a key go to one partition until its batch is full or sent, so a few lines at once are all in one
+    partition. Keys spread them: `--key-separator` or `--key-field`.
 
     **Examples**
 

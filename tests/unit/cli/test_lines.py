@@ -99,5 +99,5 @@ async def test_input_without_line_ends_does_not_fill_the_memory(
 def test_help_says_where_records_without_a_key_go() -> None:
     """A few of them are all in one partition, and keys spread them."""
     said = " ".join(invoke("produce", "--help", environment={"COLUMNS": "140"}).output.split())
-    assert "Records without a key go to one partition until a batch is full" in said
+    assert "Records without a key go to one partition until its batch is full or sent" in said
     assert "Keys spread them: --key-separator or --key-field" in said
