@@ -143,8 +143,10 @@ _DEAD_LETTERED: Final = 'aioparallel_records_ended_total{outcome="dead_lettered"
 
 _STUCK: Final = (
     "aioparallel groups show {{ $labels.group }} --stuck names the first incomplete record of each partition that is "
-    "stuck, and its member. Go on with: From an alert to the record, in the page Groups and offsets. Of a share group: "
-    "aioparallel share describe {{ $labels.group }}, and the health of its members."
+    "stuck, and its member. Go on with: From an alert to the record, in the page Groups and offsets."
+)
+_OF_SHARE_GROUP: Final = (
+    " Of a share group: aioparallel share describe {{ $labels.group }}, and the health of its members."
 )
 _READY: Final = "http://{{ $labels.instance }}/health/ready has the message (/ready with PrometheusMetrics(port=...))"
 
@@ -164,7 +166,7 @@ ALERTS: Final = (
     Alert("RecordsWait", f"max by (group, topic) ({_OLDEST}) > 600", 10, "warning",
           "The first incomplete record of {{ $labels.topic }} is older than ten minutes in group {{ $labels.group }}.",
           "If aioparallel_handlers_running is at aioparallel_handlers_limit, add members or raise max_concurrency; "
-          f"else a key is stuck: {_STUCK}"),
+          f"else a key is stuck: {_STUCK}{_OF_SHARE_GROUP}"),
     Alert("LagUnknown", "aioparallel_partition_lag_age_seconds > 30", 5, "warning",
           "The lag of {{ $labels.topic }}-{{ $labels.partition }} in group {{ $labels.group }} is not known: no broker "
           "reports its end.",
@@ -191,7 +193,8 @@ ALERTS: Final = (
           "The logs of the members have the errors (handler_failed)."),
     Alert("DeadLetters", f"sum by (group, topic) ({_grown(_DEAD_LETTERED, '15m')}) > 0", 0, "warning",
           "Records of {{ $labels.topic }} were dead-lettered in group {{ $labels.group }}.",
-          "aioparallel dlq list TOPIC, with the dead-letter topic, has each of them with its error."),
+          "aioparallel dlq list TOPIC, with the dead-letter topic, has each of them with its error. What a member of a "
+          "share group dead-letters at its stop is in that topic only: no scrape sees it."),
     Alert("CommitsFail",
           "increase(aioparallel_commits_failed_total[10m]) > 0 and increase(aioparallel_commits_total[10m]) == 0", 5,
           "critical",
@@ -219,7 +222,22 @@ ALERTS: Final = (
           "Records of share group {{ $labels.group }} have not ended in their last delivery: the group has given them "
           "up. Without dead letters of the brokers they are lost.",
           "The log of {{ $labels.instance }} has each of them with its error (share_given_up, handler_failed). Set "
-          "dead_letter=. If stops have used up the deliveries, set drain_timeout above the longest handler."),
+          "dead_letter=. If stops have used up the deliveries, set drain_timeout above the longest handler. What a "
+          "stop gives up is in the log only, so alert on the action share_given_up there, too."),
+    Alert("ShareGroupLag", "sum by (group, topic) (aioparallel_share_group_lag) > 10000", 15, "warning",
+          "More than 10,000 records of {{ $labels.topic }} have not ended in share group {{ $labels.group }}.",
+          "If aioparallel_handlers_running is at aioparallel_handlers_limit in all members, add members; else "
+          "aioparallel share describe {{ $labels.group }} shows whether a few partitions have all of it. Set the "
+          "number to what you accept. From aioparallel groups serve."),
+    Alert("ShareGroupStuck",
+          "min_over_time(aioparallel_share_group_lag[15m]) > 0 and "
+          "changes(aioparallel_share_group_start_offset[15m]) == 0 and "
+          "delta(aioparallel_share_group_lag[15m]) >= 0", 5, "critical",
+          "The lag of {{ $labels.topic }}-{{ $labels.partition }} in share group {{ $labels.group }} does not fall, "
+          "and its first unfinished record has not ended for 15 minutes.",
+          "aioparallel share describe {{ $labels.group }} shows the members of the partition. If it has some, one of "
+          "them has that record: look for the oldest one in aioparallel_partition_oldest_seconds. It may be a job that "
+          "takes that long. From aioparallel groups serve."),
     Alert("AcknowledgedLate", _grown("aioparallel_share_late_total", "15m"), 0, "warning",
           "Records of share group {{ $labels.group }} were handled at {{ $labels.instance }}, but acknowledged after "
           "their locks had ended: they are handled twice.",

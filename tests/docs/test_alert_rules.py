@@ -24,6 +24,7 @@ pytestmark = pytest.mark.skipif(PROMTOOL is None, reason="promtool (of Prometheu
 
 MEMBER = {"group": "billing", "consumer": "1", "instance": "10.0.0.7:8000"}
 PARTITION = {**MEMBER, "topic": "orders", "partition": "0"}
+OF_GROUP = {"group": "workers", "topic": "jobs", "partition": "0"}
 MINUTES = 60
 Series = Mapping[str, tuple[Mapping[str, str], str]]
 
@@ -59,6 +60,8 @@ HEALTHY: Series = {
     "log_truncations_total": one("0x60"),
     "offset_resets_total": one("0x60"),
     "waiting_longest_seconds": one("0x60"),
+    "share_group_lag": (OF_GROUP, "0+1x60"),
+    "share_group_start_offset": (OF_GROUP, "0+6000x60"),
 }
 RECORD_OF_ALL = {"group": "billing", "topic": "orders"}
 ANOTHER_PAUSED: Series = {
@@ -199,6 +202,22 @@ CASES: Mapping[str, tuple[Series, Mapping[str, Mapping[str, str]]]] = {
     "records of a share group are acknowledged late": (
         {"share_late_total": one("0x50 3x10")},
         {"AcknowledgedLate": MEMBER},
+    ),
+    "a share group does not keep up": (
+        {"share_group_lag": (OF_GROUP, "0+3000x60")},
+        {"ShareGroupLag": {"group": "workers", "topic": "jobs"}},
+    ),
+    "a record of a share group holds its partition up": (
+        {"share_group_lag": (OF_GROUP, "0x30 50+50x30"), "share_group_start_offset": (OF_GROUP, "0+6000x30 180000x30")},
+        {"ShareGroupStuck": OF_GROUP},
+    ),
+    "a record of a share group takes long, and the others go on": (
+        {"share_group_lag": (OF_GROUP, "9000-100x60"), "share_group_start_offset": (OF_GROUP, "7x60")},
+        {},
+    ),
+    "a share group has nothing left": (
+        {"share_group_lag": (OF_GROUP, "0x60"), "share_group_start_offset": (OF_GROUP, "7x60")},
+        {},
     ),
     "the event loop is blocked": ({"loop_blocked_seconds_total": one("0+6x60")}, {"EventLoopBlocked": MEMBER}),
     "a log has lost records": ({"log_truncations_total": one("0x50 1x10")}, {"RecordsLost": MEMBER}),

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from aioparallel.cli.groups.serving import METRICS
 from aioparallel.observe.metrics import INSTRUMENTS, Kind
 from docs.instruments import ALERTS, DASHBOARD, PAGE, RULES, files, names_in
 
@@ -23,11 +24,12 @@ def test_the_files_are_up_to_date() -> None:
 
 
 def test_the_rules_use_only_metrics_that_exist() -> None:
-    """The file is valid YAML with the fields of Prometheus, and each name in it is an instrument."""
+    """The file is valid YAML with the fields of Prometheus, and each name in it is an instrument, or of ``groups
+    serve``."""
     rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     assert [rule["alert"] for rule in rules] == [f"Aioparallel{one.name}" for one in ALERTS]
     for rule in rules:
-        assert names_in(rule["expr"]) <= _names(), rule["expr"]
+        assert names_in(rule["expr"]) <= _names() | METRICS.keys(), rule["expr"]
         assert names_in(rule["expr"])
         assert rule["expr"].count("(") == rule["expr"].count(")")
         assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
@@ -55,4 +57,4 @@ def test_the_dashboard_shows_each_instrument() -> None:
 
 def test_names_in_the_page_exist() -> None:
     """Also those in its text."""
-    assert names_in(PAGE.read_text()) <= _names() | {one.prometheus_name for one in INSTRUMENTS}
+    assert names_in(PAGE.read_text()) <= _names() | METRICS.keys() | {one.prometheus_name for one in INSTRUMENTS}

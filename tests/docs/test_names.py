@@ -32,6 +32,7 @@ NAMED: dict[str, set[str]] = {
         "OTEL_SEMCONV_STABILITY_OPT_IN",
         "make_asgi_app",
         "rule_files",
+        "min_over_time",
         *(one.prometheus_name for one in INSTRUMENTS),
         *(one.otel_name.rpartition(".")[2] for one in INSTRUMENTS),
         *(f"{one.prometheus_name}_{suffix}" for one in INSTRUMENTS for suffix in ("bucket", "count", "sum")),

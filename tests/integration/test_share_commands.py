@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -112,6 +115,37 @@ async def test_a_group_is_shown_and_set_back(local_kafka: LocalKafka, kafka_topi
     assert (await objects(servers, "describe", group))[0]["lag"] == 10
     async with member(local_kafka, topic, group) as handled:
         await until(lambda: len(handled) == 10)
+
+
+async def test_the_lag_is_served_and_limited(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+    """`groups serve` as a process has the lag of a share group, and `describe --max-lag` an exit code."""
+    servers, topic = local_kafka.bootstrap_servers, await kafka_topic(1)
+    group = await configured(servers, new_group(), {})
+    await produce(local_kafka, topic, 10)
+    async with member(local_kafka, topic, group) as handled:
+        await until(lambda: len(handled) == 10)
+    await has_left(servers, group)
+    await produce(local_kafka, topic, 7)
+    arguments = ["groups", "serve", group, "--port", "0", "--keep", "0", "--bootstrap-servers", servers]
+    with subprocess.Popen(
+        [sys.executable, "-m", "aioparallel", *arguments], stderr=subprocess.PIPE, text=True
+    ) as serving:
+        assert serving.stderr is not None
+        try:
+            address = (await asyncio.to_thread(serving.stderr.readline)).split()[1].removesuffix("/metrics")
+
+            def get(path: str) -> str:
+                with urllib.request.urlopen(address + path, timeout=30) as response:
+                    return str(response.read().decode())
+
+            one = json.loads(await asyncio.to_thread(get, f"/groups/{group}"))
+            assert (one["lag"], one["member_count"], one["state"]) == (7, 0, "Empty")
+            metrics = await asyncio.to_thread(get, "/metrics")
+            assert f'aioparallel_share_group_lag{{group="{group}",topic="{topic}",partition="0"}} 7\n' in metrics
+        finally:
+            serving.terminate()
+    assert "lag 7" in await done(servers, "describe", group, "--max-lag", "7")
+    assert "The lag is 7, more than --max-lag=6." in await refused(servers, "describe", group, "--max-lag", "6", code=4)
 
 
 async def test_times_topics_and_partitions(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:

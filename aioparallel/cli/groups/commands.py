@@ -98,7 +98,7 @@ class Serving:
     """The address to listen at. `0.0.0.0` lets other machines read the figures, without a login."""
     topic: tuple[str, ...] = ()
     """A topic that the groups read. While a group has committed nothing of it, all its records count as remaining, so
-    that an autoscaler can start the first pod. Give the names of the groups, too. Repeatable."""
+    that an autoscaler can start the first pod. Give the names of the groups, too. Repeatable. Not for share groups."""
     keep: float = 2.0
     """Seconds for which an answer is used again, so that many readers do not mean many requests to Kafka."""
 
@@ -167,7 +167,10 @@ async def show_command(
 
 @groups.command(name="serve")
 async def serve_command(
-    names: Annotated[tuple[str, ...], Parameter(help="The groups; all that this user may see if none is given.")] = (),
+    names: Annotated[
+        tuple[str, ...],
+        Parameter(help="Consumer groups and share groups; all that this user may see if none is given."),
+    ] = (),
     /,
     *,
     how: Serving = Serving(),
@@ -175,8 +178,9 @@ async def serve_command(
 ) -> None:
     """Serve the remaining work of groups over HTTP until Ctrl-C, for autoscalers and Prometheus.
 
-    `/groups/NAME` is a JSON object with `remaining`, for KEDA's metrics-api scaler. `/metrics` is Prometheus text for
-    all groups. Only this machine can connect, unless `--host` says otherwise; there is no login and no TLS.
+    `/groups/NAME` is a JSON object with `remaining`, for KEDA's metrics-api scaler; that of a share group has `lag`
+    instead. `/metrics` is Prometheus text for all groups. Only this machine can connect, unless `--host` says
+    otherwise; there is no login and no TLS.
 
     **Examples**
 

@@ -13,10 +13,11 @@ from aioparallel.cli.parsing import parse_time, understood
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Doing", "Resetting", "Target", "share"]
+__all__ = ["Doing", "Limits", "Resetting", "Target", "share"]
 
 WHICH: Final = Group("Which partitions", sort_key=1)
 HOW: Final = Group("How", sort_key=2)
+LIMITS: Final = Group("Exit code 4", sort_key=3)
 
 Json = Annotated[bool, Parameter(name="--json", help="One JSON object a line instead, for scripts.", group=HOW)]
 GroupName = Annotated[str, Parameter(help="The share group. It must have no members.")]
@@ -55,6 +56,15 @@ class Doing:
 
     execute: bool = False
     """Do it. Without it nothing is changed: the command only says what would change."""
+
+
+@Parameter(name="*", group=LIMITS)
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Limits:
+    """Limits that give another exit code when they are exceeded."""
+
+    max_lag: NonNegativeInt | None = None
+    """The exit code is 4 if more than this many records of the group have not ended."""
 
 
 @Parameter(name="*", group=WHICH)
@@ -116,18 +126,25 @@ async def describe_command(
     /,
     *,
     as_json: Json = False,
+    limits: Limits = Limits(),
     where: Brokers = Brokers(),
-) -> None:
+) -> int:
     """Show a share group: its members with their partitions, its configuration, and by partition start offset, end of
     the log, and lag.
 
     A group that no member has joined is shown if it is configured. Several members may have the same partition. The
     coordinator may show an older start offset, while the lag is that of now. It knows the lag of a partition once a
     record of it has ended. With `--json` one object for the group, and one for each partition; an unknown lag is null.
+    The exit code is 4 if --max-lag is exceeded, and 1 if that is unknown.
+
+    **Examples**
+
+    - `aioparallel share describe workers`
+    - `aioparallel share describe workers --max-lag 10000`
     """
     from aioparallel.cli.share.showing import describe  # noqa: PLC0415 - brings the Kafka client
 
-    await describe(group, where, as_json=as_json)
+    return await describe(group, limits, where, as_json=as_json)
 
 
 @share.command(name="configure")

@@ -112,7 +112,18 @@ async def find_group(to: Connected, name: str) -> GroupView | None:
         if any(one.startswith("share.") for one in await _configs(to.admin, name, only_set=True)):
             return GroupView(ShareGroup(name, "Dead", "", ()), (), await _configs(to.admin, name))
         return None
-    offsets, configs = await asyncio.gather(to.admin.offsets(name), _configs(to.admin, name))
+    partitions, configs = await asyncio.gather(_partitions(to, group), _configs(to.admin, name))
+    return GroupView(group, partitions, configs)
+
+
+async def read_lag(to: Connected, name: str) -> GroupView | None:
+    """The group with its partitions, without its configs; None if it does not exist. Raises ClientError."""
+    group = await to.admin.describe(name)
+    return None if group is None else GroupView(group, await _partitions(to, group), {})
+
+
+async def _partitions(to: Connected, group: ShareGroup) -> list[PartitionView]:
+    offsets = await to.admin.offsets(group.name)
     members: dict[TopicPartition, list[ShareMember]] = {}
     for member in group.members:
         for place in member.partitions:
@@ -125,7 +136,7 @@ async def find_group(to: Connected, name: str) -> GroupView | None:
         begin, end = ranges.get(place, (None, None))
         offset = offsets.get(place, ShareOffset(None, None))
         views.append(PartitionView(place, offset, begin, end, members.get(place, ())))
-    return GroupView(group, views, configs)
+    return views
 
 
 async def _configs(admin: ShareAdmin, name: str, *, only_set: bool = False) -> dict[str, str]:

@@ -16,12 +16,15 @@ from aioparallel.cli.groups.commands import GroupAccess, Limits, Serving, Showin
 from aioparallel.cli.groups.printing import letters_for, list_table, objects, shown
 from aioparallel.cli.groups.reading import GroupView, PartitionView, Sampled, group_not_found
 from aioparallel.cli.groups.sampling import spans_for
-from aioparallel.cli.groups.serving import Figures, answer, server_of
+from aioparallel.cli.groups.serving import Figures, Served, answer, server_of
 from aioparallel.cli.groups.showing import EXCEEDED, UNKNOWN, OpenRecords, exit_code, is_stuck
 from aioparallel.cli.groups.strip import ASCII, BLOCKS
 from aioparallel.cli.groups.work import work_of
 from aioparallel.cli.kmq.status import PartitionStatus
+from aioparallel.cli.share.reading import GroupView as ShareView
+from aioparallel.cli.share.reading import PartitionView as SharePartitionView
 from aioparallel.clients.aiokafka.group_admin import GroupMember, GroupState
+from aioparallel.clients.aiokafka.share_admin import ShareGroup, ShareMember, ShareOffset
 from aioparallel.group.client import Committed, Span
 from aioparallel.offsets import encode_offset_map
 from aioparallel.records.errors import ClientError, ConfigurationError
@@ -221,9 +224,9 @@ def test_what_is_read_for_a_sample() -> None:
     assert spans_for(work_of(FIRST, Committed(37, ""), 0, 60), 60, whole=False) == [Span(37, 60)]
 
 
-async def figures() -> list[GroupView]:
+async def figures() -> Served:
     """What ``serve`` reads."""
-    return [replace(group(), name='a "b"'), group()]
+    return Served([replace(group(), name='a "b"'), group()])
 
 
 async def test_serve_answers_scrapers() -> None:
@@ -242,14 +245,41 @@ async def test_serve_answers_scrapers() -> None:
     assert len(json.loads((await answer("/groups", source)).body)["groups"]) == 2
     missing = await answer("/groups/x", source)
     assert missing.status == 404
-    assert "group 'x' is not served, or does not exist. Share groups are not served" in str(missing.body)
+    assert "group 'x' is not served, or does not exist" in str(missing.body)
+
+
+async def test_serve_has_the_lag_of_share_groups() -> None:
+    """By partition; an unknown one is null, and left out of the metrics, with a count of these."""
+    members = (ShareMember("a1", "worker", "10.0.0.7", ("jobs",), (TopicPartition("jobs", 0),)),)
+    partitions = [
+        SharePartitionView(TopicPartition("jobs", 0), ShareOffset(1_000, 234), 0, 1_300, members),
+        SharePartitionView(TopicPartition("jobs", 1), ShareOffset(None, None), 0, 7, ()),
+    ]
+
+    async def read() -> Served:
+        return Served([group()], [ShareView(ShareGroup("workers", "Stable", "simple", members), partitions, {})])
+
+    source = Figures(read, keep=60)
+    lines = str((await answer("/metrics", source)).body).splitlines()
+    assert [line for line in lines if line.startswith("aioparallel_share_")] == [
+        'aioparallel_share_group_lag{group="workers",topic="jobs",partition="0"} 234',
+        'aioparallel_share_group_start_offset{group="workers",topic="jobs",partition="0"} 1000',
+        'aioparallel_share_group_lag_unknown{group="workers"} 1',
+        'aioparallel_share_group_members{group="workers"} 1',
+    ]
+    assert "# TYPE aioparallel_share_group_lag gauge" in lines
+    one = json.loads((await answer("/groups/workers", source)).body)
+    assert (one["lag"], one["member_count"], one["type"], "configs" in one) == (None, 1, "share", False)
+    assert [part["lag"] for part in one["partitions"]] == [234, None]
+    listed = json.loads((await answer("/groups", source)).body)["groups"]
+    assert [two["group"] for two in listed] == ["billing", "workers"]
 
 
 async def test_serve_keeps_answers_and_reports_errors() -> None:
     """Several readers mean one request to Kafka; without an answer the status is 503, and the next one asks again."""
     reads = 0
 
-    async def read() -> list[GroupView]:
+    async def read() -> Served:
         nonlocal reads
         reads += 1
         if reads == 1:
@@ -268,7 +298,7 @@ async def test_serve_waits_for_kafka_for_some_seconds(monkeypatch: pytest.Monkey
     monkeypatch.setattr(serving, "_READ", 0.05)
     reads = 0
 
-    async def read() -> list[GroupView]:
+    async def read() -> Served:
         nonlocal reads
         reads += 1
         await asyncio.sleep(60 if reads == 1 else 0)

@@ -10,6 +10,7 @@ import pytest
 
 from aioparallel.cli.cluster import Cluster
 from aioparallel.cli.share import resetting, showing
+from aioparallel.cli.share.commands import Limits
 from aioparallel.cli.share.reading import Connected
 from aioparallel.clients.aiokafka.share_admin import ShareGroup
 from aioparallel.records.errors import ClientError, NotAuthorized
@@ -66,10 +67,10 @@ async def test_configuring_a_group(admin: Admin, capsys: pytest.CaptureFixture[s
     text = " ".join((out + err).split())
     assert "There is no share group wrokers yet" in text
     assert "`aioparallel share configure wrokers share.delivery.count.limit=`" in text
-    await showing.describe("wrokers", Cluster(), as_json=False)
+    await showing.describe("wrokers", Limits(), Cluster(), as_json=False)
     assert "deliveries of a record at most: 7" in capsys.readouterr().out
     with pytest.raises(ClientError, match="there is no share group 'others'"):
-        await showing.describe("others", Cluster(), as_json=False)
+        await showing.describe("others", Limits(), Cluster(), as_json=False)
 
 
 async def test_a_group_of_another_type_is_not_configured(admin: Admin) -> None:

@@ -11,11 +11,11 @@ import pytest
 from rich.console import Console, RenderableType
 
 from aioparallel.cli.cluster import Cluster
-from aioparallel.cli.share.commands import Resetting, parse_target
+from aioparallel.cli.share.commands import Limits, Resetting, parse_target
 from aioparallel.cli.share.printing import list_table, objects, shown
 from aioparallel.cli.share.reading import Connected, GroupView, PartitionView
 from aioparallel.cli.share.resetting import Move, _members_text
-from aioparallel.cli.share.showing import list_groups
+from aioparallel.cli.share.showing import exit_code, list_groups
 from aioparallel.clients.aiokafka.share_admin import ShareGroup, ShareMember, ShareOffset
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
@@ -136,6 +136,17 @@ def test_objects_for_scripts() -> None:
     assert (first["start_offset"], first["end"], first["lag"], first["members"]) == (1_000, 1_300, 234, ["a1", "b2"])
     assert (second["start_offset"], second["lag"]) == (None, None)
     assert len(list(objects(view(), with_partitions=False))) == 1
+
+
+def test_a_limit_of_the_lag(capsys: pytest.CaptureFixture[str]) -> None:
+    """4 if what is known exceeds it, 1 if it is unknown whether it does; a line says which."""
+    known = view([PartitionView(FIRST, ShareOffset(1_000, 234), 0, 1_300, MEMBERS)])
+    assert [exit_code(known, Limits(max_lag=most)) for most in (None, 234, 233)] == [0, 0, 4]
+    assert "The lag is 234, more than --max-lag=233." in capsys.readouterr().err
+    assert [exit_code(view(), Limits(max_lag=most)) for most in (None, 1_000, 7)] == [0, 1, 4]
+    said = capsys.readouterr().err
+    assert "The lag of jobs-1 is unknown, so it is unknown whether it is more than --max-lag=1,000." in said
+    assert "The lag is at least 234, more than --max-lag=7." in said
 
 
 @pytest.mark.parametrize(
