@@ -63,7 +63,8 @@ class PauseTargets:
             raise ConfigurationError(
                 "ordering",
                 handling.ordering,
-                "has no keys that could be paused: pause a topic or a partition, or use Ordering.KEY",
+                "has no keys that could be paused: pause a topic or a partition. Keys need Ordering.KEY, which a share "
+                "group does not have",
             )
         for key in keys:
             if key is None:

@@ -233,6 +233,8 @@ class GroupRun:
         assignments = [assignment for assignment in self._rebalancer.assignments.values() if assignment.state in opened]
         drain = self._admission.drain(assignments, self._options.drain_timeout, CANCEL_GRACE)
         await unless(self._state.hurried, drain)
+        if self._state.hurried.is_set():
+            self._processor.log_hurried()
         left = list(self._rebalancer.assignments.values())
         owing = await self._rebalancer.settle(left, 0, self._finish)
         self._owing, self._trouble = reasons(owing), self._trouble_of(owing)

@@ -145,6 +145,26 @@ async def test_the_lag_is_served_and_limited(local_kafka: LocalKafka, kafka_topi
         finally:
             serving.terminate()
     assert "lag 7" in await done(servers, "describe", group, "--max-lag", "7")
+    ran = await asyncio.to_thread(
+        invoke, "offsets", "skip", group, f"{topic}:0:1", environment={"AIOPARALLEL_BOOTSTRAP_SERVERS": servers}
+    )
+    assert (ran.exit_code, "is a share group, which commits no offsets" in ran.stderr) == (1, True)
+    why = await refused(servers, "configure", group, "share.session.timeout.ms=10000")
+    assert "; the brokers have group.share.min.session.timeout.ms=" in why
+    assert "did you mean 'share.delivery.count.limit'?" in await refused(
+        servers, "configure", group, "share.delivery.limit=3"
+    )
+    assert "from Kafka 4.4 on" in await refused(servers, "configure", group, "errors.deadletterqueue.topic.name=dlq.t")
+    ran = await asyncio.to_thread(
+        invoke,
+        "topics",
+        "create",
+        "dlq.t:1",
+        "--config",
+        "errors.deadletterqueue.group.enable=true",
+        environment={"AIOPARALLEL_BOOTSTRAP_SERVERS": servers},
+    )
+    assert (ran.exit_code, "from Kafka 4.4 on" in ran.stderr) == (1, True)
     assert "The lag is 7, more than --max-lag=6." in await refused(servers, "describe", group, "--max-lag", "6", code=4)
 
 

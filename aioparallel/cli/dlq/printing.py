@@ -50,7 +50,8 @@ def row(dead: DeadLetter) -> Row:
         return Row(dead.age, dead.state)
     origin = f"{letter.origin.topic}-{letter.origin.partition}@{letter.origin.offset}"
     error = letter.last.type.rpartition(".")[2]
-    return Row(dead.age, dead.state, str(letter.attempts), origin, error, letter.last.message)
+    of_delivery = "" if letter.deliveries is None else f" (delivery {letter.deliveries})"
+    return Row(dead.age, dead.state, f"{letter.attempts}{of_delivery}", origin, error, letter.last.message)
 
 
 def table(rows: list[Row], now: float, *, states: bool) -> Table:

@@ -55,8 +55,13 @@ class Opened(NamedTuple):
 
 @asynccontextmanager
 async def opened(group: str, where: Cluster, stored_in: Database) -> AsyncIterator[Opened]:
-    """Connect."""
+    """Connect. Raises Refused for a share group."""
     async with connected(where) as to:
+        if any(one.name == group and one.type.lower() == "share" for one in await to.admin.list_groups()):
+            raise Refused(
+                f"{group!r} is a share group, which commits no offsets: raise Reject in the handler to end a record; "
+                f"`aioparallel share reset {group}` sets where the group starts"
+            )
         yield Opened(group, to, await position_store(to, group, stored_in))
 
 

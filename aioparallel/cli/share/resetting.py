@@ -3,6 +3,7 @@ members."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -13,7 +14,9 @@ from aioparallel.cli.parsing import name_and_value
 from aioparallel.cli.reading_client import REQUEST_TIMEOUT, offset_ranges
 from aioparallel.cli.share.commands import Doing, Resetting, Target
 from aioparallel.cli.share.reading import Connected, connected, existing
+from aioparallel.clients.aiokafka.admin import from_later_kafka
 from aioparallel.clients.aiokafka.share_admin import ShareGroup, ShareOffset
+from aioparallel.config.unknown_options import did_you_mean, meant
 from aioparallel.records.errors import ClientError, ConfigurationError, NotAuthorized, TopicNotFound
 from aioparallel.records.record import TopicPartition
 
@@ -56,7 +59,10 @@ async def configure(group: str, texts: Sequence[str], where: Cluster) -> None:
             exists = await to.admin.describe(group) is not None
         except NotAuthorized:  # it needs another right
             exists = True
-        await to.admin.set_group_configs(group, {name: value or None for name, value in given.items()})
+        try:
+            await to.admin.set_group_configs(group, {name: value or None for name, value in given.items()})
+        except ClientError as error:
+            raise ClientError(f"{error}{await _hint(to, group, given, str(error))}") from error
         now = await to.admin.group_configs(group)
     for name in given:
         _print(f"{name}={now.get(name, '')}")
@@ -67,6 +73,20 @@ async def configure(group: str, texts: Sequence[str], where: Cluster) -> None:
             f"`aioparallel share configure {group} {names}` sets the default again; `aioparallel share list` names the "
             "groups that exist."
         )
+
+
+async def _hint(to: Connected, group: str, given: Collection[str], refusal: str) -> str:
+    """What helps with this refusal: a similar name, or the limits that it names."""
+    known = await to.admin.group_configs(group)
+    for name in given:
+        if name not in known and name in refusal:
+            if hint := from_later_kafka(refusal):
+                return hint
+            near = meant(name, [one for one in known if one.startswith("share.")])
+            return f"; {did_you_mean(near)}" if near else ""
+    limits = {name: await to.admin.broker_config(name) for name in re.findall(r"\bgroup\.share\.[a-z.]*[a-z]", refusal)}
+    texts = [f"{name}={value}" for name, value in limits.items() if value is not None]
+    return f"; the brokers have {', '.join(texts)}" if texts else ""
 
 
 async def reset(group: str, to: Resetting, how: Doing, where: Cluster) -> None:

@@ -178,7 +178,7 @@ class Admin:
             if code != ErrorCode.NONE:
                 raise ClientError(
                     f"topic {name!r} with {partitions} partitions was not created at {self._bootstrap_servers}: "
-                    f"{message} (Kafka error {code})"
+                    f"{message} (Kafka error {code}){from_later_kafka(message or '')}"
                 )
 
         async def led() -> None:
@@ -317,3 +317,9 @@ async def create_topic(
     doing = f"creating topic {name!r} at {bootstrap_servers}"
     async with deadline(timeout, doing), Admin(bootstrap_servers, timeout=timeout) as admin:
         await admin.create_topic(name, partitions, configs, replication)
+
+
+def from_later_kafka(refusal: str) -> str:
+    """What to add to a refusal if it names a config that older brokers do not have."""
+    is_later = "Unknown" in refusal and "errors.deadletterqueue." in refusal
+    return "; brokers write dead letters of share groups from Kafka 4.4 on (share.version=2)" if is_later else ""

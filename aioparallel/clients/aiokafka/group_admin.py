@@ -134,17 +134,23 @@ class GroupAdmin(Admin):
     async def metadata_limit(self) -> int:
         """The characters of a commit's metadata that brokers accept; Kafka's default if this user may not read it."""
 
-        async def ask() -> int:
+        limit = await self.broker_config(_LIMIT)
+        return MetadataLimit.DEFAULT if limit is None else int(limit)
+
+    async def broker_config(self, name: str) -> str | None:
+        """The value of this config at a broker; None if it has none, or if this user may not read it."""
+
+        async def ask() -> str | None:
             node = next(iter((await self._metadata()).brokers())).nodeId
             (answer,) = await self._admin.describe_configs([ConfigResource(ConfigResourceType.BROKER, str(node))])
             code, _, _, _, entries = answer.resources[0]
             _raise(code)
-            return next((int(entry[1]) for entry in entries if entry[0] == _LIMIT), MetadataLimit.DEFAULT)
+            return next((entry[1] for entry in entries if entry[0] == name), None)
 
         try:
-            return await self._answer(f"asking for {_LIMIT}", ask, "DESCRIBE_CONFIGS on the cluster")
+            return await self._answer(f"asking for {name}", ask, "DESCRIBE_CONFIGS on the cluster")
         except NotAuthorized:
-            return MetadataLimit.DEFAULT
+            return None
 
     async def _ask_coordinator(self, group: str, request: object) -> Any:
         return await self._admin._client.send(await self._admin.find_coordinator(group), request)

@@ -119,9 +119,10 @@ class FailureLog:
         if traceback:
             budget.traceback_at = now
         logger.warning(
-            "%s%s failed (attempt %d): %s; %s%s",
+            "%s%s failed (%sattempt %d): %s; %s%s",
             record.place,
             f" and {others} more of its batch" if others else "",
+            f"delivery {record.delivery_count}, " if record.delivery_count > 1 else "",
             record.attempt,
             _short(error),
             following,
@@ -133,6 +134,7 @@ class FailureLog:
                 "action": "record_skipped" if decision.end == "skip" else "handler_failed",
                 "attempt": record.attempt,
                 "error": type(error).__name__,
+                **({"delivery_count": record.delivery_count} if record.delivery_count > 1 else {}),
             },
         )
 

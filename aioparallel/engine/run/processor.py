@@ -245,6 +245,22 @@ class Processor:
             extra={"action": "drain_over", "handlers": len(running), "seconds": seconds, **coordinates(first)},
         )
 
+    def log_hurried(self, afterwards: str = "at the next owner of the partition") -> None:
+        """Log one line about the handlers that a hurried stop cancels, if there are any. ``afterwards``: as in
+        :meth:`drain`."""
+        running = self.pool.running(lambda record: True)
+        if not running:
+            return
+        first = min(running, key=lambda one: (*one.topic_partition, one.offset))
+        logger.warning(
+            "The stop is hurried (a second signal, a cancellation, or drain=False): %d running handlers are cancelled, "
+            "the first of them for %s. Records that do not end now run again %s",
+            len(running),
+            first.place,
+            afterwards,
+            extra={"action": "stop_hurried", "handlers": len(running), **coordinates(first)},
+        )
+
     async def close(self, timeout: float) -> None:
         """End the workers. Handlers that do not end within ``timeout`` seconds are cancelled a second time. The event
         loop does not wait for those that still run after that. One line is logged for each of both."""

@@ -31,11 +31,11 @@ _NO_ORDER: Final = (
 )
 _BY_GROUP: Final = (
     "does not apply to a share group: it is a setting of the group, for all members: `aioparallel share configure "
-    "GROUP {}`, or kafka-configs.sh"
+    "{{group}} {}`, or kafka-configs.sh"
 )
 _START: Final = _BY_GROUP.format("share.auto.offset.reset=earliest")
 
-# Options that a share group refuses, and why.
+# Options that a share group refuses, and why. "{group}": its name.
 _REFUSED: Final[Mapping[str, str]] = {
     "order_by": f"does not apply to a share group, {_NO_ORDER}",
     "failures": "does not apply to a share group: set retry= for attempts within a delivery, and dead_letter= and "
@@ -50,7 +50,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "offset_map_formats": _NO_OFFSETS,
     "auto_offset_reset": _START,
     "auto_offset_reset_new_partitions": _START,
-    "start_at": "does not apply to a share group: `aioparallel share reset GROUP --to TIME` sets where the group "
+    "start_at": "does not apply to a share group: `aioparallel share reset {group} --to TIME` sets where the group "
     "starts, while it has no members",
     "skip_unreadable": "does not apply to a share group: what cannot be read is released, and the group gives it up "
     "after share.delivery.count.limit deliveries; leave it out",
@@ -59,7 +59,7 @@ _REFUSED: Final[Mapping[str, str]] = {
     "rebalance_timeout": "does not apply to a share group: no partition is given away, so nobody waits for a member; "
     "leave it out",
     "stalled_after": "does not apply to a share group: a member does not know where its partitions end; `aioparallel "
-    "share describe GROUP` shows the group's lag",
+    "share describe {group}` shows the group's lag",
 }
 
 # Hooks that are never called here, although their extension relies on it.
@@ -103,9 +103,11 @@ class ShareConsumer(ParallelConsumer[K_co, V_co]):
     done. None: rejected and skipped records are rejected at the brokers, which do not deliver them again.
     ``dead_letter_too_large``: what happens to a record that is too large for that topic, as in
     :class:`~aioparallel.FailurePolicy`.
-    ``max_deliveries``: with ``dead_letter``, the delivery whose failure is the last. At most the group's
+    ``max_deliveries``: with ``dead_letter``, the delivery whose failure is the last, unless ``retry`` is a function and
+    returns ``"release"``: then the record is delivered again, up to the group's limit. At most the group's
     ``share.delivery.count.limit``, which is checked at the start from Kafka 4.3 on. None: one less, so that one is left
-    for records whose processes have died. A delivery also counts if its record was released before it could begin.
+    for records whose processes have died. It is no number of failures: a delivery also counts if its record was
+    released before it could begin, or its member was stopped or died.
     ``on_late``: a quick function of a record that was handled, but acknowledged too late: it may be handled again, or
     has been.
     ``client``: another client in place of aiokafka's.
@@ -140,9 +142,17 @@ class ShareConsumer(ParallelConsumer[K_co, V_co]):
         value_deserializer: Callable[[bytes], V_co] | None = None,
         **options: Unpack[PlainFields],
     ) -> None:
-        _refuse(topics, options)
+        _refuse(topics, options, group_id)
         if max_deliveries is not None:
             check_count("max_deliveries", max_deliveries)
+            if dead_letter is None:
+                raise ConfigurationError(
+                    "max_deliveries",
+                    max_deliveries,
+                    "needs dead_letter=, for what fails in that delivery. Without it the group's configuration says "
+                    f"how often a record is delivered: `aioparallel share configure {group_id} "
+                    f"share.delivery.count.limit={max_deliveries}`",
+                )
         if on_late is not None:
             check_plain(on_late, "on_late", "the record")
         if client is not None:
@@ -166,8 +176,11 @@ class ShareConsumer(ParallelConsumer[K_co, V_co]):
             **options,
         )
 
+    def _own_topics(self) -> dict[str, str]:
+        return {topic: option.removeprefix("FailurePolicy ") for topic, option in super()._own_topics().items()}
 
-def _refuse(topics: object, options: PlainFields) -> None:
+
+def _refuse(topics: object, options: PlainFields, group_id: str) -> None:
     if isinstance(checked_topics(topics), re.Pattern):
         raise ConfigurationError(
             "topics", topics, "must be a name or a list of names: members of a share group subscribe by name"
@@ -175,7 +188,7 @@ def _refuse(topics: object, options: PlainFields) -> None:
     given: Mapping[str, Any] = options
     for name, why in _REFUSED.items():
         if name in given:
-            raise ConfigurationError(name, given[name], why)
+            raise ConfigurationError(name, given[name], why.replace("{group}", str(group_id)))
     if options.get("ordering", Ordering.UNORDERED) is not Ordering.UNORDERED:
         raise ConfigurationError(
             "ordering",

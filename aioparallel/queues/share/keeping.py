@@ -130,8 +130,8 @@ class LockKeeper:
             why = "" if self._may_renew() else _REFUSED
             yield Problem(
                 ProblemKind.LOCK_LOST,
-                f"the locks of {count:,} records have ended within the last minute before their handlers{why}; they "
-                "are delivered again",
+                f"{count:,} {'lock has' if count == 1 else 'locks have'} ended within the last minute before their "
+                f"handlers{why}; the records are delivered again",
             )
 
     # -- in time ----------------------------------------------------------------------------------------
@@ -216,11 +216,11 @@ class LockKeeper:
         record = min(locks, key=lambda lock: lock.number).record
         assert record is not None
         logger.warning(
-            "%s: its lock %s while its handler ran or its outputs were sent, and %d more: handlers that run are "
-            "cancelled, and the records are delivered again",
+            "%s: its lock %s while its handler ran or its outputs were sent%s: handlers that run are cancelled, and "
+            "the records are delivered again",
             record.place,
             what,
-            len(locks) - 1,
+            f", and {len(locks) - 1:,} more" if len(locks) > 1 else "",
             extra={"action": "lock_lost", "locks": len(locks), **coordinates(record)},
         )
 

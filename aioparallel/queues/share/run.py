@@ -47,7 +47,7 @@ __all__ = ["ShareRun"]
 _HURRY: Final = 0.01
 """Seconds in which a hurried stop takes what has come already."""
 _REJECTED: Final = "REJECTED: no more attempts, and it is not delivered again"
-_RELEASED: Final = "no more attempts here: it is released, to be delivered again unless this was its last delivery"
+_RELEASED: Final = "no more attempts here: it is delivered again, unless this was its last delivery"
 _SKIPS_NOTHING: Final = (
     "a share group has no positions in which an offset could be skipped. Raise Reject in the handler: then the record "
     "is not delivered again"
@@ -269,6 +269,8 @@ class ShareRun:
         afterwards = "at any member, unless this was their last delivery"
         drain = self._processor.drain(sources, self._options.drain_timeout, CANCEL_GRACE, afterwards=afterwards)
         await unless(self._state.hurried, drain)
+        if self._state.hurried.is_set():
+            self._processor.log_hurried(afterwards)
         await self._processor.drain(sources, 0, CANCEL_GRACE)  # a hurried stop cancels what still runs
         try:
             await unless(self._state.hurried, self._extensions.finish())

@@ -19,7 +19,7 @@ from aioparallel.cli.dlq.dead_letter_topic import OpenTopic
 from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.looking import Search, print_json, print_table
 from aioparallel.cli.dlq.marks import Marks
-from aioparallel.cli.dlq.printing import details, json_summary, readable
+from aioparallel.cli.dlq.printing import details, json_summary, readable, row
 from aioparallel.cli.dlq.selecting import DeadLetter, Selection
 from aioparallel.cli.formats import as_json
 from aioparallel.delivery.letters import read_letter
@@ -198,6 +198,7 @@ def test_the_deliveries_of_a_share_group() -> None:
     dead = DeadLetter(record, letter._replace(deliveries=5), settled=True)
     assert "3 in group billing, in delivery 5: those in earlier deliveries are not counted" in details(dead, now=1060.0)
     assert json_summary(dead)["deliveries"] == 5
+    assert (row(dead).attempts, row(DeadLetter(record, letter, settled=True)).attempts) == ("3 (delivery 5)", "3")
 
 
 def test_spans() -> None:

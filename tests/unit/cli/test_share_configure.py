@@ -32,13 +32,22 @@ class Admin:
             raise ClientError("group 'classic' is not a share group")
         return ShareGroup(group, "Empty", "simple", ()) if group == "workers" else None
 
+    async def broker_config(self, name: str) -> str | None:
+        """One has a value."""
+        return "45000" if name == "group.share.min.session.timeout.ms" else None
+
     async def set_group_configs(self, group: str, configs: Mapping[str, str | None]) -> None:
-        """Keep them."""
+        """Keep them, or raise ClientError as Kafka 4.3 does."""
+        for name, value in configs.items():
+            if name not in ("share.delivery.count.limit", "share.session.timeout.ms"):
+                raise ClientError(f"share group {group!r}: Unknown group config name: {name} (Kafka error 40)")
+            if name == "share.session.timeout.ms" and value == "10000":
+                raise ClientError(f"{name} must be greater than or equal to group.share.min.session.timeout.ms")
         self.set.setdefault(group, {}).update(configs)
 
     async def group_configs(self, group: str, *, only_set: bool = False) -> dict[str, str]:
         """The default of one is 5."""
-        found = {} if only_set else {"share.delivery.count.limit": "5"}
+        found = {} if only_set else {"share.delivery.count.limit": "5", "share.session.timeout.ms": "45000"}
         return found | {name: value for name, value in self.set.get(group, {}).items() if value is not None}
 
 
@@ -71,6 +80,22 @@ async def test_configuring_a_group(admin: Admin, capsys: pytest.CaptureFixture[s
     assert "deliveries of a record at most: 7" in capsys.readouterr().out
     with pytest.raises(ClientError, match="there is no share group 'others'"):
         await showing.describe("others", Limits(), Cluster(), as_json=False)
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("share.delivery.count.limt=7", "did you mean 'share.delivery.count.limit'?"),
+        ("errors.deadletterqueue.topic.name=dlq.t", "from Kafka 4.4 on"),
+        ("share.session.timeout.ms=10000", "the brokers have group.share.min.session.timeout.ms=45000"),
+        ("x=1", "Unknown group config name: x (Kafka error 40)"),
+    ],
+)
+async def test_what_the_brokers_refuse_comes_with_a_hint(admin: Admin, config: str, said: str) -> None:
+    """A similar name, the version, or the limit."""
+    with pytest.raises(ClientError) as found:
+        await resetting.configure("workers", [config], Cluster())
+    assert said in str(found.value)
 
 
 async def test_a_group_of_another_type_is_not_configured(admin: Admin) -> None:

@@ -504,7 +504,7 @@ async def test_five_stops_during_a_long_job(
             consumer.stop()
         assert group.states() == ["available" if number < 5 else "accepted"]
     assert (handler.seen[b"a"], values_in(broker, "dead")) == (5, [b"a"])
-    assert "t-0 offset 0 failed (attempt 1): LastDelivery('it has not ended in its last delivery" in caplog.text
+    assert "t-0 offset 0 failed (delivery 5, attempt 1): LastDelivery('it has not ended in its last delivery" in caplog.text
     assert "max_deliveries=5 is the group's share.delivery.count.limit" in caplog.text
 
 
@@ -576,6 +576,19 @@ async def test_the_limit_of_deliveries_is_lowered_while_a_member_runs(
         gate.set()
         await until(lambda: group.states() == ["accepted"])
     assert values_in(broker, "dead") == [b"a"]
+
+
+async def test_a_hurried_stop_names_what_it_cancels(group: ShareGroup, caplog: pytest.LogCaptureFixture) -> None:
+    """As a drain that has lasted too long does."""
+    group.produce([b"a", b"b"])
+    async with running(consumer_of(group), Handler(lambda _: asyncio.sleep(180))) as consumer:
+        await until(lambda: consumer.stats().in_flight == 2)
+        consumer.stop()
+        await asyncio.sleep(0.1)
+        consumer.stop(drain=False)
+    (line,) = [one for one in caplog.records if getattr(one, "action", "") == "stop_hurried"]
+    assert "2 running handlers are cancelled, the first of them for t-0 offset 0" in line.getMessage()
+    assert "at any member, unless this was their last delivery" in line.getMessage()
 
 
 @pytest.mark.parametrize("topic", [None, "dlq.t"])

@@ -55,6 +55,8 @@ STATE = State(initial="", apply=lambda state, record: state, dump=str.encode, lo
         ({"rebalance_timeout": 60.0}, "no partition is given away"),
         ({"stalled_after": 60.0}, "where its partitions end"),
         ({"max_deliveries": 0}, "at least 1"),
+        ({"max_deliveries": 3}, "needs dead_letter="),
+        ({"stalled_after": 30.0}, "`aioparallel share describe g` shows"),
         ({"retry": 3}, "must be a RetryPolicy or a plain function"),
         ({"retry": asyncio.sleep}, "must be a RetryPolicy or a plain function"),
         ({"on_late": asyncio.sleep}, "on_late"),
@@ -103,6 +105,12 @@ def test_another_client_is_refused() -> None:
     """It lacks methods of the interface."""
     with pytest.raises(ConfigurationError, match="ShareClient"):
         ShareConsumer("t", group_id="g", client=object())  # type: ignore[arg-type]
+
+
+def test_a_dead_letter_topic_that_is_read() -> None:
+    """The option is named as this class has it."""
+    with pytest.raises(ConfigurationError, match=r"^dead_letter='t': is one of the topics that are read"):
+        make(dead_letter="t")
 
 
 def test_a_long_drain_is_allowed() -> None:
