@@ -8,9 +8,10 @@ In a clone of the repository, in three terminals (Apache Kafka needs Java)::
     python examples/share/work.py               # until Ctrl-C; in as many terminals as you like
     python examples/share/order_jobs.py         # a hundred jobs: one takes long, one always fails
 
-All members read the same partition. The job that takes long delays no other. The one that fails is delivered to any
-member, three times in all, and then dead-lettered: ``aioparallel dlq list jobs.dlq`` shows it. ``aioparallel share
-describe workers`` shows the members and what is left. If a member is killed, others get its jobs.
+All members have the same partition. Each takes up to ``max_concurrency`` jobs at once, so it is low here: with the
+default of 100 the first member would take all. The job that takes long delays no other. The one that fails is delivered
+to any member, three times in all, and then dead-lettered: ``aioparallel dlq list jobs.dlq`` shows it. ``aioparallel
+share describe workers`` shows the members and what is left. If a member is killed, others get its jobs.
 """
 
 import asyncio
@@ -39,6 +40,7 @@ consumer = ShareConsumer(
     group_id="workers",
     dead_letter="jobs.dlq",
     max_deliveries=3,
+    max_concurrency=4,  # jobs that this process runs at once
     handler_timeout=60,
 )
 

@@ -43,6 +43,7 @@ NAMED: dict[str, set[str]] = {
         "KEDA_HTTP_DEFAULT_TIMEOUT",
         *(one.prometheus_name for one in INSTRUMENTS),
     },
+    "docs/queues.md": {f"Aioparallel{one.name}" for one in ALERTS},
     "docs/failures.md": {f"Aioparallel{one.name}" for one in ALERTS},
     "docs/kubernetes.md": {"AlwaysAllow", "kube_pod_status_ready", *(f"Aioparallel{one.name}" for one in ALERTS)},
     "docs/groups.md": {"DESCRIBE_CONFIGS"},  # a right of Kafka

@@ -166,6 +166,15 @@ def test_every_partition_has_a_member_and_every_member_a_partition(
     assert all(plan[member] for member in plan if wanted[member])
 
 
+@pytest.mark.parametrize(("members", "partitions", "each"), [(2, 4, 1), (3, 4, 1), (5, 4, 2), (8, 4, 2), (12, 4, 3)])
+def test_how_many_members_have_a_partition(members: int, partitions: int, each: int) -> None:
+    """As in the table of docs/queues.md, which Kafka 4.3.1 was seen to do."""
+    every = frozenset(TopicPartition("jobs", number) for number in range(partitions))
+    plan = assign_shared({f"m{number}": every for number in range(members)}, {})
+    assert [sum(one in mine for mine in plan.values()) for one in sorted(every)] == [each] * partitions
+    assert min(map(len, plan.values())) >= 1
+
+
 @given(count=st.integers(1, 8), every=partitions.filter(bool))
 def test_members_that_want_the_same(count: int, every: frozenset[TopicPartition]) -> None:
     """Have about as many partitions, and keep them."""
