@@ -16,6 +16,7 @@ from cyclopts.validators import Number
 
 from aioparallel.cli.cluster import Cluster
 from aioparallel.cli.console import make_console
+from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.records.errors import BrokerStartError, ConfigurationError
 
 if TYPE_CHECKING:
@@ -62,11 +63,15 @@ class BrokerOptions:
     The embedded broker does not compact."""
     kafka: bool = False
     """Apache Kafka as a local process, instead of the embedded broker; needs Java, and Maven the first time."""
+    kafka_version: Annotated[str | None, Parameter(metavar="VERSION")] = None
+    """With --kafka: its version, if not that of the package. Maven fetches it the first time."""
     port: Annotated[int, Parameter(validator=Number(gte=0, lt=65_536))] = 9092
     """The port at which clients connect; 0: a free one."""
 
     def __post_init__(self) -> None:
         self.topics()
+        if self.kafka_version is not None and not self.kafka:
+            raise ConfigurationError("kafka_version", self.kafka_version, "needs --kafka")
 
     def topics(self) -> list[NewTopic]:
         """The parsed ``topic`` options."""
@@ -111,7 +116,8 @@ def new_broker(options: BrokerOptions, console: Console) -> Broker:
         return EmbeddedBroker()
     if options.port and not is_free(options.port):
         raise _port_error(options.port, os.strerror(errno.EADDRINUSE).lower())
-    return LocalKafka(port=options.port or None, report=console.print)
+    version = options.kafka_version or KAFKA_VERSION
+    return LocalKafka(version=version, port=options.port or None, report=console.print)
 
 
 @asynccontextmanager
@@ -177,7 +183,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 def introduction(options: BrokerOptions, servers: str) -> str:
     """The address, and lines to copy."""
-    name = "Apache Kafka" if options.kafka else "The embedded broker"
+    name = f"Apache Kafka {options.kafka_version or KAFKA_VERSION}" if options.kafka else "The embedded broker"
     topics = options.topics()
     listed = f", with {', '.join(map(str, topics))}" if topics else ""
     # The mock cluster keeps a member that has left until its session times out.

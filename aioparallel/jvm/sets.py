@@ -7,22 +7,28 @@ from typing import Final
 from aioparallel.jvm.jars import JarSet
 from aioparallel.jvm.maven import Artifact
 
-__all__ = ["JAR_SETS", "KAFKA", "KAFKA_VERSION", "SPARK_KAFKA"]
+__all__ = ["JAR_SETS", "KAFKA", "KAFKA_VERSION", "SPARK_KAFKA", "kafka_of"]
 
 KAFKA_VERSION: Final = "4.3.1"
 """Version of the brokers that :mod:`aioparallel.testing` starts."""
 
-KAFKA: Final = JarSet(
-    name="kafka",
-    version=KAFKA_VERSION,
-    title="Apache Kafka",
-    artifacts=(
-        Artifact("org.apache.kafka", "kafka_2.13", KAFKA_VERSION),
-        Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
-    ),
-    size="about 46 jars, 44 MB",
-    otherwise="or use Docker or the embedded broker",
-)
+
+def kafka_of(version: str) -> JarSet:
+    """Apache Kafka in this version."""
+    return JarSet(
+        name="kafka",
+        version=version,
+        title="Apache Kafka",
+        artifacts=(
+            Artifact("org.apache.kafka", "kafka_2.13", version),
+            Artifact("org.slf4j", "slf4j-simple", "1.7.36"),
+        ),
+        size="about 46 jars, 44 MB",
+        otherwise="or use Docker or the embedded broker",
+    )
+
+
+KAFKA: Final = kafka_of(KAFKA_VERSION)
 
 SPARK_KAFKA: Final = JarSet(
     name="spark-kafka",

@@ -95,7 +95,7 @@ class Reader:
     async def start_broker(self, command: str) -> Child:
         """Start a broker, and wait until it listens."""
         broker = await self.start(f"{command} --port {self.port}" if "--port" not in command else command)
-        while not (await broker.line(_DEADLINE)).startswith(("The embedded broker runs", "Apache Kafka runs")):
+        while not (await broker.line(_DEADLINE)).startswith(("The embedded broker runs", "Apache Kafka 4")):
             pass
         return broker
 

@@ -7,7 +7,6 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from aioparallel.jvm.sets import KAFKA_VERSION
 from aioparallel.records.errors import BrokerStartError
 from aioparallel.testing.brokers.cluster_view import View, answers, ask
 from aioparallel.testing.brokers.kafka_node import HOST, KafkaNode, KafkaProgram
@@ -103,8 +102,8 @@ class KafkaNodes:
                     what = f"ended with code {ended.exit_code()}" if ended is not None else "does not answer"
                     culprit = ended or node
                     raise BrokerStartError(
-                        f"Apache Kafka {KAFKA_VERSION} ({culprit.name}) at {culprit.address} {what} (waited up to "
-                        f"{timeout:g} s; {culprit.program.java}). Its output:\n{culprit.log_tail()}"
+                        f"Apache Kafka ({culprit.program.jars.name}, {culprit.name}) at {culprit.address} {what} "
+                        f"(waited up to {timeout:g} s; {culprit.program.java}). Its output:\n{culprit.log_tail()}"
                     )
                 time.sleep(_POLL_INTERVAL)
 

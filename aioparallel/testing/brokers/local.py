@@ -8,6 +8,7 @@ import asyncio
 import atexit
 import contextlib
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import ClassVar, Final
@@ -16,7 +17,7 @@ from aioparallel.clients.aiokafka.admin import create_topic
 from aioparallel.event_loop.waiting import to_the_end
 from aioparallel.jvm.java_runtime import find_java
 from aioparallel.jvm.maven import maven
-from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION
+from aioparallel.jvm.sets import KAFKA, KAFKA_VERSION, kafka_of
 from aioparallel.records.errors import BrokerStartError, ConfigurationError, JarsMissing, JavaNotFound
 from aioparallel.testing.brokers.broker import TOPIC_TIMEOUT, Broker
 from aioparallel.testing.brokers.class_archive import find_archive
@@ -65,6 +66,7 @@ class LocalKafka(Broker):
     ``compile_once``: whether Java compiles code only once, without further optimisation. A broker that lives for
     minutes then takes 40 % less CPU time and starts in half the time, but one under full load for longer is slower.
     Default: only with several brokers. The pytest fixtures set it.
+    ``version``: of Apache Kafka. Maven fetches its jars the first time.
     ``port``: the first broker's port on 127.0.0.1; the next ones take the following ports. Default: free ports.
     ``secured``: additional listeners with TLS and logins, users and permissions; see :class:`Secured`.
     ``start_timeout``: seconds for the brokers to answer. Default 60.
@@ -85,6 +87,7 @@ class LocalKafka(Broker):
         server_properties: Mapping[str, str] | None = None,
         heap: str = "256m",
         compile_once: bool | None = None,
+        version: str = KAFKA_VERSION,
         port: int | None = None,
         secured: Secured | None = None,
         start_timeout: float = 60.0,
@@ -94,7 +97,10 @@ class LocalKafka(Broker):
             raise ConfigurationError("brokers", brokers, f"must be a whole number from 1 to {_MOST_BROKERS}")
         if port is not None and not (type(port) is int and 1 <= port <= _LAST_PORT + 1 - brokers):
             raise ConfigurationError("port", port, f"must be a whole number from 1 to {_LAST_PORT + 1 - brokers}")
+        if not re.fullmatch(r"\d+\.\d+\.\d+(-[\w.]+)?", str(version)):
+            raise ConfigurationError("version", version, f"must be a version of Apache Kafka, such as {KAFKA_VERSION}")
         self._count = brokers
+        self._version = version
         self._port = port
         self._secured = secured
         self._properties = {**broker_properties(brokers), **checked(server_properties)}
@@ -106,7 +112,7 @@ class LocalKafka(Broker):
 
     def __repr__(self) -> str:
         where = f"at {self.bootstrap_servers}" if self._nodes else "not running"
-        return f"<LocalKafka {KAFKA_VERSION} {where}>"
+        return f"<LocalKafka {self._version} {where}>"
 
     @property
     def bootstrap_servers(self) -> str:
@@ -149,7 +155,7 @@ class LocalKafka(Broker):
             return
         check_platform()
         try:
-            java, jars = find_java(), KAFKA.fetch(self._report)
+            java, jars = find_java(), kafka_of(self._version).fetch(self._report)
         except (JavaNotFound, JarsMissing) as error:
             raise BrokerStartError(str(error)) from error
         program = KafkaProgram(java, jars, compile_once=self._compile_once, archive=find_archive(java, jars))
