@@ -149,6 +149,8 @@ async def test_a_loop_that_was_blocked_until_locks_had_ended(
         assert consumer.stats().share.lost == 1
         assert consumer.stats().share.late == 1
     assert "t-0 offset 1: its lock had ended before its handler could be called" in caplog.text
+    assert "it is delivered again, unless this was its last delivery" in caplog.text
+    assert "it is released" not in caplog.text
 
 
 async def test_a_requested_delay_is_a_wait(group: ShareGroup) -> None:
@@ -770,7 +772,9 @@ async def test_unreadable_offsets_are_released_late(group: ShareGroup) -> None:
 # -- locks ----------------------------------------------------------------------------------------------
 
 
-async def test_a_lock_that_cannot_be_renewed_cancels_its_handler(group: ShareGroup) -> None:
+async def test_a_lock_that_cannot_be_renewed_cancels_its_handler(
+    group: ShareGroup, caplog: pytest.LogCaptureFixture
+) -> None:
     """Shortly before its end, so that the record can still be released. That is a problem, and no ACCEPT is sent."""
     group.may_renew, group.limit = False, 2
     group.produce([b"a"])
@@ -781,9 +785,12 @@ async def test_a_lock_that_cannot_be_renewed_cancels_its_handler(group: ShareGro
         await until(lambda: handler.seen[b"a"] == 2)
         (problem,) = consumer.health().problems
         assert problem.kind is ProblemKind.LOCK_LOST
+        assert problem.message.startswith("1 lock has ended within the last minute before their handlers, and the")
         assert "share.renew.acknowledge.enable" in problem.message
         await until(lambda: group.states() == ["given up"])
         assert consumer.stats().share.lost == 2
+        assert consumer.health().problems[0].message.startswith("2 locks have ended")
+    assert "its outputs were sent: handlers that run are cancelled, and the records are delivered again" in caplog.text
     assert AcknowledgeType.ACCEPT not in {kind for kind, _ in client.sent}
 
 
