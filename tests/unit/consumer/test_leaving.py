@@ -164,9 +164,10 @@ async def returns_output(record: Record) -> Outgoing:
 
 @pytest.mark.parametrize("handler", [sleeps, ignores, returns_output])
 async def test_a_second_stop_without_drain_cuts_the_drain_short(
-    broker: InMemoryBroker, handler: Callable[[Record], object]
+    broker: InMemoryBroker, handler: Callable[[Record], object], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """stop(), then stop(drain=False): neither handlers nor outputs on their way are waited for any more."""
+    """stop(), then stop(drain=False): neither handlers nor outputs on their way are waited for any more. The log says
+    how many handlers are cancelled."""
     broker.create_topic("out")
     broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
     produce(broker, [b"a", b"b"])
@@ -182,6 +183,9 @@ async def test_a_second_stop_without_drain_cuts_the_drain_short(
         await running
         assert loop.time() - since < 2
     assert committed(broker) == 0
+    hurried = [one.getMessage() for one in caplog.records if getattr(one, "action", "") == "stop_hurried"]
+    assert len(hurried) == (handler is not returns_output)
+    assert all("2 running handlers are cancelled, the first of them for t-" in line for line in hurried)
 
 
 # -- rebalances on the way out --------------------------------------------------------------------------
