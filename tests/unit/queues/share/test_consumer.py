@@ -506,7 +506,10 @@ async def test_five_stops_during_a_long_job(
             consumer.stop()
         assert group.states() == ["available" if number < 5 else "accepted"]
     assert (handler.seen[b"a"], values_in(broker, "dead")) == (5, [b"a"])
-    assert "t-0 offset 0 failed (delivery 5, attempt 1): LastDelivery('it has not ended in its last delivery" in caplog.text
+    assert (
+        "t-0 offset 0 failed (delivery 5, attempt 1): LastDelivery('it has not ended in its last delivery"
+        in caplog.text
+    )
     assert "max_deliveries=5 is the group's share.delivery.count.limit" in caplog.text
 
 
