@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-
 from rich.console import Console
 
 from aioparallel.cli.broker import BrokerOptions, introduction, new_broker
