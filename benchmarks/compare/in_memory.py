@@ -10,6 +10,7 @@ import asyncio
 import gc
 import json
 import os
+import runpy
 import sys
 from pathlib import Path
 from typing import Any, Final
@@ -17,9 +18,10 @@ from typing import Any, Final
 import aioparallel
 from aioparallel import Ordering, Outgoing, ParallelConsumer, Record, batches
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
-from benchmarks.contestants.observing import OBSERVED, extensions, traceparent
 
 PARTITIONS: Final = 8
+# Of this revision: the package benchmarks that is imported is of the library's, which may be an older one.
+OBSERVING: Final = runpy.run_path(str(Path(__file__).parents[1] / "contestants" / "observing.py"))
 
 
 async def consume(case: dict[str, Any], count: int) -> int:
@@ -29,7 +31,7 @@ async def consume(case: dict[str, Any], count: int) -> int:
         broker.create_topic(topic, PARTITIONS)
     broker.create_topic("in__undelivered", 1)
     for number in range(count):
-        headers = (traceparent(number),) if case["traced"] else ()
+        headers = (OBSERVING["traceparent"](number),) if case["traced"] else ()
         key = b"key-%d" % (number % case["keys"])
         broker.append("in", b"v" * 100, key=key, headers=headers, partition=number % PARTITIONS)
     seen = 0
@@ -45,7 +47,7 @@ async def consume(case: dict[str, Any], count: int) -> int:
 
     common: dict[str, Any] = {
         "group_id": "g", "client": InMemoryClient(broker, "g"), "max_concurrency": case["concurrency"], "until": "end",
-        **extensions(os.environ.get(OBSERVED, "")),
+        **OBSERVING["extensions"](os.environ.get(OBSERVING["OBSERVED"], "")),
     }  # fmt: skip
     consumer: ParallelConsumer[Any, Any]
     if case["handler"] == "queue":
