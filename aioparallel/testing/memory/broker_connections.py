@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import cycle
 from typing import Final, NamedTuple, TypeVar
 
@@ -212,9 +211,13 @@ class InMemoryBrokers:
 
 
 def _sent(batch: RecordBatch) -> Sent:
-    records = [
-        entry.output if entry.output.timestamp is not None else replace(entry.output, timestamp=entry.timestamp)
-        for entry in batch.entries
-    ]
+    records = [_stamped(entry.output, entry.timestamp) for entry in batch.entries]
     where = TopicPartition(batch.queue.topic, batch.queue.partition)
     return Sent(where, records, len(batch.data), Numbers(*batch.identity, batch.sequence))
+
+
+def _stamped(output: Outgoing, timestamp: int) -> Outgoing:
+    if output.timestamp is not None:
+        return output
+    # dataclasses.replace() takes several times as long.
+    return Outgoing(output.topic, output.value, output.key, output.headers, output.partition, timestamp)
