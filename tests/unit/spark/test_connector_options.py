@@ -225,6 +225,7 @@ def test_what_writes_refuses_them_at_once() -> None:
 def test_check_finds_them_also_without_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once, and not for each topic."""
     monkeypatch.setattr(checks, "connector_trouble", lambda _: None)
+    monkeypatch.setattr(checks, "worker_trouble", lambda _: None)
     monkeypatch.setattr(checks, "java_version", lambda _: "17")
     monkeypatch.setattr(checks, "survey", lambda *_, **__: {"raw": {0: Log(0, 0)}, "other": {0: Log(0, 0)}})
     for sample in (0, 100):
