@@ -16,7 +16,7 @@ from aioparallel.group.client import Client
 from aioparallel.records.errors import ClientError, NotAuthorized
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Connected", "GroupView", "PartitionView", "connected", "existing", "find_group", "read_group"]
+__all__ = ["Connected", "GroupView", "PartitionView", "connected", "existing", "find_group", "read_group", "read_lag"]
 
 _READER: Final = "aioparallel-share"
 """The client's group, which it never joins."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 from aiokafka import TopicPartition as Place
@@ -15,54 +14,22 @@ from aiokafka.protocol.coordination import FindCoordinatorRequest
 from aioparallel.clients.aiokafka.metadata_messages import topic_ids_request
 from aioparallel.clients.aiokafka.typed_requests import ask
 from aioparallel.clients.messages import Api
-from aioparallel.clients.messages.schema import Int8, Int16, Int32
+from aioparallel.clients.messages.configs import (
+    INCREMENTAL_ALTER_CONFIGS,
+    ChangedConfig,
+    ChangedResource,
+    ConfigOperation,
+    IncrementalAlterConfigsRequest,
+    ResourceType,
+)
 
 __all__ = ["Asking", "asking"]
 
 Q = TypeVar("Q")
 R = TypeVar("R")
 
-_GROUP: Final = 32
-"""Among the types of resources that have configs."""
 _NOT_YET: Final = frozenset({14, 15, 16})
 """The coordinator is loading, or another broker's."""
-
-
-@dataclass(frozen=True)
-class _Config:
-    name: str
-    config_operation: Int8
-    value: str | None
-
-
-@dataclass(frozen=True)
-class _Resource:
-    resource_type: Int8
-    resource_name: str
-    configs: tuple[_Config, ...]
-
-
-@dataclass(frozen=True)
-class _AlterConfigs:
-    resources: tuple[_Resource, ...]
-    validate_only: bool = False
-
-
-@dataclass(frozen=True)
-class _Altered:
-    error_code: Int16
-    error_message: str | None
-    resource_type: Int8
-    resource_name: str
-
-
-@dataclass(frozen=True)
-class _AlteredConfigs:
-    throttle_time_ms: Int32
-    responses: tuple[_Altered, ...]
-
-
-_INCREMENTAL_ALTER_CONFIGS: Final = Api("IncrementalAlterConfigs", 44, 1, 1, _AlterConfigs, _AlteredConfigs)
 
 
 class Asking:
@@ -101,8 +68,9 @@ class Asking:
 
     async def configure(self, group: str, configs: Mapping[str, str]) -> None:
         """Set the group's configs."""
-        resource = _Resource(_GROUP, group, tuple(_Config(name, 0, value) for name, value in configs.items()))
-        answer = await self.ask(_INCREMENTAL_ALTER_CONFIGS, _AlterConfigs((resource,)), self.client.get_random_node())
+        changes = tuple(ChangedConfig(name, ConfigOperation.SET, value) for name, value in configs.items())
+        request = IncrementalAlterConfigsRequest(resources=(ChangedResource(ResourceType.GROUP, group, changes),))
+        answer = await self.ask(INCREMENTAL_ALTER_CONFIGS, request, self.client.get_random_node())
         assert [one.error_code for one in answer.responses] == [0], answer
 
 
