@@ -34,7 +34,7 @@ def archive_options() -> str:
     """Options for Java that name the archive; empty if there is none."""
     try:
         archive = _place()
-    except JavaNotFound:
+    except (JavaNotFound, NotADirectoryError):  # Spark's workers import PySpark from a zip file, without jars
         return ""
     return f"-XX:SharedArchiveFile={archive} {_QUIET}" if archive.exists() else ""
 
