@@ -33,7 +33,7 @@ LATER = 5.0
 def racks() -> Iterator[LocalKafka]:
     """Broker n is in rack-n. A broker counts as alive for 9 s, and as in sync for 30 s, as by default."""
     properties = {
-        "broker.assignment.timeout.ms": "9000",
+        "broker.session.timeout.ms": "9000",
         "broker.heartbeat.interval.ms": "2000",
         "replica.lag.time.max.ms": "30000",
         "min.insync.replicas": "1",
