@@ -44,6 +44,7 @@ class Generation(NamedTuple):
     """A member in one generation of its group. The broker fences commits with it."""
 
     id: int
+    """The group's generation (classic protocol), or the member's epoch (new protocol)."""
     member_id: str
     group: str = ""
     """The group, if one client is a member of several."""
@@ -64,7 +65,8 @@ class CommitFault(enum.Enum):
     """Why the commit of one partition failed."""
 
     RETRIABLE = "retriable"
-    """It may succeed later in this generation: coordinator moved or loading, no answer, a rebalance began."""
+    """It may succeed later, in this generation or in the next one: coordinator moved or loading, no answer, a rebalance
+    began, or (new protocol) the member's epoch has gone up, which the client learns of at once."""
     METADATA_TOO_LARGE = "metadata too large"
     """The text is longer than the broker's ``offset.metadata.max.bytes``."""
     FENCED = "fenced"
@@ -102,11 +104,21 @@ class Span(NamedTuple):
 
 
 class RebalanceListener(Protocol):
-    """Reacts to changes of the assignment. Called on the event loop, never two at a time for one group."""
+    """Reacts to changes of the assignment. Called on the event loop.
+
+    There are never two calls at a time for one group, with two exceptions in the new protocol: while ``revoked`` runs,
+    ``assigned`` may be called with no partitions, and ``lost``.
+
+    In the classic protocol ``revoked`` takes all partitions of the member (eager) or those that move (cooperative). In
+    the new one (KIP-848) it takes only those that move; all others are fetched and committed meanwhile.
+    """
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """These partitions were assigned in addition to those already held. ``generation`` is the member's new one, and
-        from now on also that of the kept partitions (cooperative rebalance).
+        from now on also that of the kept partitions.
+
+        It is called with no partitions if only the generation has changed. In the new protocol also when partitions
+        were given away, once the coordinator has acknowledged that.
 
         It must be quick: the member may send no heartbeats meanwhile. Nothing is fetched for the new partitions until
         :meth:`Client.seek`.
@@ -115,11 +127,16 @@ class RebalanceListener(Protocol):
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """These partitions are being revoked. Until this returns, commits in their generation are still accepted.
 
-        The client waits for it, and sends heartbeats meanwhile, before the member joins again.
+        The client waits for it, and sends heartbeats meanwhile. Then the member joins again (classic), or tells the
+        coordinator at once what it still has (new).
         """
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        """These partitions are gone already (session expired, fenced): no commit is possible. May be empty."""
+        """These partitions are gone already (session expired, fenced): no commit is possible. May be empty.
+
+        In the new protocol they are all that the member has. A ``revoked`` that still runs goes on; its partitions are
+        gone as well, but are not in ``partitions``. Then this is called even without any.
+        """
 
     def fenced(self, error: InstanceFenced) -> None:
         """Another process has joined with this member's ``group_instance_id``: this one is no member any more and does
@@ -175,13 +192,18 @@ class Client(Protocol):
         partition; None means acknowledged. Without an answer each is RETRIABLE.
 
         If the broker fences the current generation of the member, the client must leave it: it calls ``lost`` of the
-        listener at once, unless it is giving partitions away already, and joins again. If another process has the
-        ``group_instance_id``, it calls ``fenced`` as well and does not join again.
+        listener at once, and joins again. (In the classic protocol it does not while it is giving partitions away: it
+        joins again anyway.) If another process has the ``group_instance_id``, it calls ``fenced`` as well and does not
+        join again.
         """
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         """Report that the group has fenced this generation in another request, such as a transaction's. The client
-        reacts as in :meth:`commit`. ``instance_fenced``: the error was FENCED_INSTANCE_ID."""
+        reacts as in :meth:`commit`. ``instance_fenced``: the error was FENCED_INSTANCE_ID.
+
+        In the new protocol the epoch may merely be old. So the client asks the coordinator first: if the epoch has gone
+        up, ``assigned`` says so; if it has not, the member joins again, and all its partitions are lost.
+        """
 
     async def committed(
         self, partitions: Collection[TopicPartition], timeout: float

@@ -5,7 +5,7 @@ heartbeats meanwhile. The opener then takes the partition over, reads offset and
 client fetch.
 
 When a partition goes, ``revoked`` starts nothing more, drains, commits and drops the assignment. ``lost`` cancels
-handlers and drops the assignment.
+handlers and drops the assignment. The other partitions go on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,8 @@ class Rebalancer:
         self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)
         """Partitions whose data cannot be read."""
         self.assignments: Mapping[TopicPartition, Assignment] = assigned.assignments
-        self._has_assignment = False  # between a join and the next revoked or lost
+        self._has_assignment = False  # from a join until all is revoked or lost
+        self._going: Collection[Assignment] = ()  # what ``revoked`` gives away now
         self._is_whole = is_whole
 
     # -- the listener -----------------------------------------------------------------------------------
@@ -93,7 +94,9 @@ class Rebalancer:
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """Begin new assignments, which the opener opens. Kept assignments move to the new generation."""
         self._assigned.move_to(generation)
-        abandoned = [assignment for assignment in self.assignments.values() if assignment.abandoned]
+        if any(one.fault is CommitFault.RETRIABLE for one in self.assignments.values()):
+            self._committer.soon()  # it may have been refused because of the old generation
+        abandoned = [one for one in self.assignments.values() if one.abandoned and one not in self._going]
         new = [self._assigned.begin(partition, generation) for partition in sorted(partitions)]
         new += [self._assigned.replace(assignment) for assignment in abandoned if assignment.current]
         self._processor.cancel(abandoned)
@@ -105,8 +108,9 @@ class Rebalancer:
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
         """Drain, commit and drop the assignments of these partitions, within ``drain_timeout`` and
         ``commit_timeout``."""
-        self._has_assignment = False
         assignments = self._assigned.of(partitions)
+        self._has_assignment = self._has_assignment and self._keeps_some(assignments)
+        self._going = (*self._going, *assignments)
         try:
             await self.settle(assignments, self._options.drain_timeout)
         except BaseException:
@@ -114,12 +118,25 @@ class Rebalancer:
             # overwrite the commits of the new owner.
             self._let_go(assignments)
             raise
+        finally:
+            self._going = [one for one in self._going if one not in assignments]
         self._on_change()
+
+    def _keeps_some(self, going: Collection[Assignment]) -> bool:
+        """Whether others of the same group stay."""
+        groups = {assignment.generation.group for assignment in going}
+        return any(one not in going and one.generation.group in groups for one in self.assignments.values())
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Cancel the handlers and drop the assignments of these partitions without a commit: they are gone already."""
         self._has_assignment = False
         assignments = self._assigned.of(partitions)
+        groups = {assignment.generation.group for assignment in assignments}
+        going = [one for one in self._going if not groups or one.generation.group in groups]
+        for assignment in going:
+            # It must not move to the generation in which the member joins again: it may have another owner by then.
+            assignment.fenced = assignment.abandoned = True
+        self._processor.cancel(going)
         if assignments:
             logger.warning(
                 "lost %d partitions without a last commit: some of their records may run again at the next owner",
@@ -207,7 +224,7 @@ class Rebalancer:
 
     @property
     def has_assignment(self) -> bool:
-        """Whether every group of this member has sent an assignment, and no partition was revoked or lost since."""
+        """Whether every group of this member has sent an assignment, and it was not revoked or lost as a whole."""
         return self._has_assignment and self._is_whole()
 
     def settled_down(self) -> bool:

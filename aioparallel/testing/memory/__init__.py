@@ -1,10 +1,11 @@
 """An in-memory Kafka broker, client and producer, to test handlers and consumers without a real broker.
 
-The broker does to a consumer what real brokers do: rebalances (eager and cooperative), expired sessions, static
-members, fenced and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused. And to a
-producer: epochs and sequence numbers, leaders that move, nodes that hang or stop. And to members of share groups: locks
-that end, sessions that are closed, leaders that forget locks. See :class:`InMemoryBroker`, :class:`InMemoryClient`,
-:class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer`, :class:`InMemoryShareClient` and :class:`Faults`.
+The broker does to a consumer what real brokers do: rebalances (in the classic and the new protocol), expired sessions,
+static members, fenced and late commits, transactions, gaps, truncated logs, requests that are slow, lost or refused.
+And to a producer: epochs and sequence numbers, leaders that move, nodes that hang or stop. And to members of share
+groups: locks that end, sessions that are closed, leaders that forget locks. See :class:`InMemoryBroker`,
+:class:`InMemoryClient`, :class:`InMemoryProducer`, :class:`InMemoryTransactionalProducer`, :class:`InMemoryShareClient`
+and :class:`Faults`.
 
 ::
 
@@ -12,6 +13,7 @@ that end, sessions that are closed, leaders that forget locks. See :class:`InMem
     client.py, producer.py  the clients                       connection.py, link.py   their connections
     topics.py, log.py       topics and their logs             reading.py  fetches
     groups.py, membership.py, assignor.py   groups, their members, the assignment
+    consumer_groups.py, consumer_membership.py   the same in the new protocol
     nodes.py, broker_connections.py, produced.py   several nodes, and what producers send to them
     transactions.py, transactional_connections.py   transactions
     share_client.py, share_membership.py, share_session.py, share_acks.py   the client of share groups

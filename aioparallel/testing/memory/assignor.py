@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from aioparallel.records.record import TopicPartition
 
-__all__ = ["Subscription", "assign"]
+__all__ = ["Subscription", "assign", "plan"]
 
 
 class Subscription(NamedTuple):
@@ -28,23 +28,26 @@ def assign(members: Mapping[str, Subscription]) -> dict[str, frozenset[TopicPart
     members subscribe to different topics.)
     """
     owners = {p: member for member in sorted(members) for p in members[member].owned}
-    planned = _plan(members)
-    return {member: frozenset(p for p in plan if owners.get(p, member) == member) for member, plan in planned.items()}
+    return {
+        member: frozenset(p for p in partitions if owners.get(p, member) == member)
+        for member, partitions in plan(members).items()
+    }
 
 
-def _plan(members: Mapping[str, Subscription]) -> dict[str, list[TopicPartition]]:
-    plan: dict[str, list[TopicPartition]] = {member: [] for member in sorted(members)}
+def plan(members: Mapping[str, Subscription]) -> dict[str, list[TopicPartition]]:
+    """Return what each member should have in the end, whoever has it now."""
+    planned: dict[str, list[TopicPartition]] = {member: [] for member in sorted(members)}
     every = set[TopicPartition]().union(*(subscription.partitions for subscription in members.values()))
     shares = _shares(members, len(every))
-    for member, taken in plan.items():
+    for member, taken in planned.items():
         subscription = members[member]
         mine = sorted(subscription.owned & subscription.partitions & every)
         taken.extend(mine[: shares[member]])
         every.difference_update(taken)
     for partition in sorted(every):
-        candidates = [member for member in plan if partition in members[member].partitions]
-        plan[min(candidates, key=lambda member: len(plan[member]))].append(partition)
-    return plan
+        candidates = [member for member in planned if partition in members[member].partitions]
+        planned[min(candidates, key=lambda member: len(planned[member]))].append(partition)
+    return planned
 
 
 def _shares(members: Mapping[str, Subscription], total: int) -> dict[str, int]:

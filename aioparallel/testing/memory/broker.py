@@ -12,6 +12,7 @@ from aioparallel.persistence.transactions import Epoch
 from aioparallel.records.error_codes import ErrorCode
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import Outgoing, TopicPartition
+from aioparallel.testing.memory.consumer_groups import ConsumerGroups
 from aioparallel.testing.memory.faults import Faults
 from aioparallel.testing.memory.groups import METADATA_LIMIT, Group
 from aioparallel.testing.memory.nodes import Nodes
@@ -73,6 +74,8 @@ class InMemoryBroker(Nodes):
         """The finalized level of ``transaction.version``. Below 2 this package's producer has no transactions."""
         self.transactions = TransactionCoordinator(self)
         """Coordinates the transactions of :class:`InMemoryTransactionalProducer`."""
+        self.consumer_groups = ConsumerGroups(self)
+        """Groups of the new protocol (KIP-848): their members."""
         self.share_version = 1
         """The finalized level of ``share.version``. With 0 there are no share groups."""
         self.share = ShareLeaders(self)
@@ -192,10 +195,18 @@ class InMemoryBroker(Nodes):
     def has_consumer_group(self, group_id: str) -> bool:
         """Whether a consumer group has this id, with members or offsets."""
         group = self._groups.get(group_id)
-        return group is not None and bool(group.members or group.offsets)
+        return self.consumer_groups.has_members(group_id) or (
+            group is not None and bool(group.members or group.offsets)
+        )
+
+    def member_ids(self, group_id: str) -> list[str]:
+        """The ids of the members of a consumer group, of either protocol."""
+        group = self.consumer_groups.group(group_id)
+        return sorted([*self.group(group_id).members, *(() if group is None else group.members)])
 
     def group(self, group_id: str) -> Group:
-        """The group, created on first use. For inspection in tests; clients use :meth:`coordinate`."""
+        """The group, created on first use: its offsets, and its members if they use the classic protocol. For
+        inspection in tests; clients use :meth:`coordinate`."""
         group = self._groups.get(group_id)
         if group is None:
             group = Group(group_id, self.metadata_limit, lambda: self.notify_group(group_id))
@@ -211,6 +222,20 @@ class InMemoryBroker(Nodes):
         if group_id in self.share_groups:
             raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         return self.group(group_id)
+
+    def coordinate_classic(self, group_id: str) -> Group:
+        """The group, for a request of a member of the classic protocol. Raises Refused."""
+        group = self.coordinate(group_id)
+        if self.consumer_groups.has_members(group_id):
+            raise Refused(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+        return group
+
+    def coordinate_consumer(self, group_id: str) -> ConsumerGroups:
+        """The groups of the new protocol, for a request of a member of this one. Raises Refused."""
+        if group_id in self.share_groups:
+            raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
+        self.coordinate(group_id)
+        return self.consumer_groups
 
     def coordinate_share(self, group_id: str) -> ShareGroups:
         """The share groups, for a client's request about this one. Raises Refused."""
@@ -243,7 +268,10 @@ class InMemoryBroker(Nodes):
         foreign = [p for p, one in good.items() if one.topic_id not in (b"", self.topic_id(p.topic))]
         results |= dict.fromkeys(foreign, ErrorCode.UNKNOWN_TOPIC_ID)
         good = {p: one._replace(topic_id=b"") for p, one in good.items() if p not in foreign}
-        return {**results, **group.commit(good, generation, now, instance_id)}
+        if not self.consumer_groups.has_members(group_id):
+            return {**results, **group.commit(good, generation, now, instance_id)}
+        refused = self.consumer_groups.refusals(group_id, good, generation)
+        return {**results, **refused, **group.store({p: one for p, one in good.items() if p not in refused})}
 
     def _sorted_out(
         self, offsets: Mapping[TopicPartition, Committed]
@@ -272,12 +300,29 @@ class InMemoryBroker(Nodes):
         group = self.coordinate(group_id)
         self.transactions.begin(transactional_id, epoch, now)
         results, good = self._sorted_out(offsets)
-        results |= group.commit_in_transaction(good, generation, instance_id)
+        if self.consumer_groups.has_members(group_id):
+            refused = self._refused_in_transaction(group_id, good, generation)
+            results |= refused
+            results |= group.check_sizes({p: one for p, one in good.items() if p not in refused})
+        else:
+            results |= group.commit_in_transaction(good, generation, instance_id)
         # Transactions identify topics by name only.
         taken = {p: offsets[p]._replace(topic_id=b"") for p, code in results.items() if code is None}
         if taken:
             self.transactions.add_offsets(transactional_id, epoch, group_id, taken, now)
         return results
+
+    def _refused_in_transaction(
+        self, group_id: str, partitions: Collection[TopicPartition], generation: Generation
+    ) -> dict[TopicPartition, ErrorCode]:
+        """What a member of the new protocol may not commit. TxnOffsetCommit knows no stale epochs."""
+        try:
+            refused = self.consumer_groups.refusals(group_id, partitions, generation)
+        except Refused as error:
+            if error.code is ErrorCode.STALE_MEMBER_EPOCH:
+                raise Refused(ErrorCode.ILLEGAL_GENERATION) from None
+            raise
+        return dict.fromkeys(refused, ErrorCode.ILLEGAL_GENERATION)
 
     def stable_offsets(
         self, group_id: str, partitions: Collection[TopicPartition]
@@ -291,8 +336,10 @@ class InMemoryBroker(Nodes):
         """Remove the member from the group now, as when its session expires. The group may be a share group."""
         if group_id in self.share_groups:
             self.share_groups.expire(group_id, member_id)
-            return
-        self.group(group_id).leave(member_id, now)
+        elif self.consumer_groups.has_members(group_id):
+            self.consumer_groups.expire(group_id, member_id)
+        else:
+            self.group(group_id).leave(member_id, now)
 
     # -- time
 
@@ -306,7 +353,9 @@ class InMemoryBroker(Nodes):
             self._sessions_stand_still = False
             for group in self._groups.values():
                 group.restart_sessions(now)
+            self.consumer_groups.restart_sessions(now)
             self.share_groups.restart_sessions(now)
+        self.consumer_groups.advance(now)
         self.share_groups.advance(now)
         self.transactions.advance(now)
         for group in self._groups.values():

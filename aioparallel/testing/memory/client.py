@@ -7,7 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from typing import Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar, get_args
 
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
@@ -20,6 +20,7 @@ from aioparallel.records.errors import (
 )
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory.broker import InMemoryBroker
+from aioparallel.testing.memory.consumer_membership import ConsumerMembership
 from aioparallel.testing.memory.faults import Request
 from aioparallel.testing.memory.link import NODE, RETRY_BACKOFF, Link
 from aioparallel.testing.memory.log import PartitionLog
@@ -39,6 +40,7 @@ _SILENT: Final = 30.0
 """Seconds without progress before a read fails."""
 
 Isolation = Literal["read_uncommitted", "read_committed"]
+GroupProtocol = Literal["classic", "consumer"]
 T = TypeVar("T")
 
 
@@ -51,11 +53,15 @@ class InMemoryClient:
         async with consumer:
             await consumer.run(handle)
 
-    ``cooperative``: in a rebalance only partitions that move are revoked (KIP-429), instead of all.
+    ``group_protocol``: ``"consumer"`` is the new protocol (KIP-848), in which each member gives up only the partitions
+    that move, while it goes on with the others. All members of a group must use the same.
+    ``cooperative``: in a rebalance of the classic protocol only partitions that move are revoked (KIP-429), instead of
+    all.
     ``isolation_level``: ``"read_committed"`` hides undecided and aborted transactions.
     ``group_instance_id``: makes it a static member (KIP-345).
     ``session_timeout``, ``heartbeat_interval``, ``rebalance_timeout``: seconds, as in Kafka. With a short heartbeat
-    interval, members notice rebalances, new topics and new partitions sooner.
+    interval, members notice rebalances, new topics and new partitions sooner. (With the new protocol the first two are
+    options of real brokers.)
 
     A client serves one consumer, once. All times come from the running event loop. Raises ConfigurationError for
     options that cannot work.
@@ -66,6 +72,7 @@ class InMemoryClient:
         broker: InMemoryBroker,
         group_id: str,
         *,
+        group_protocol: GroupProtocol = "classic",
         cooperative: bool = False,
         isolation_level: Isolation = "read_uncommitted",
         session_timeout: float = 30.0,
@@ -75,6 +82,11 @@ class InMemoryClient:
     ) -> None:
         if isolation_level not in ("read_uncommitted", "read_committed"):
             raise ConfigurationError("isolation_level", isolation_level, "read_uncommitted or read_committed")
+        if group_protocol not in get_args(GroupProtocol):
+            raise ConfigurationError("group_protocol", group_protocol, "classic or consumer")
+        if cooperative and group_protocol != "classic":
+            raise ConfigurationError("cooperative", cooperative, "only with group_protocol='classic'")
+        self._group_protocol = group_protocol
         self._instance_id = group_instance_id
         self._options = MemberOptions(
             cooperative, session_timeout, heartbeat_interval, rebalance_timeout, group_instance_id
@@ -86,7 +98,7 @@ class InMemoryClient:
         self._link = Link(broker, group_id)
         self._reading = Reading(broker, read_committed=self._read_committed)
         self._topics: frozenset[str] | re.Pattern[str] = frozenset()
-        self._membership: Membership | None = None
+        self._membership: Membership | ConsumerMembership | None = None
         self._task: asyncio.Task[None] | None = None
         self._failure: ClientError | None = None
         self._is_started = False
@@ -112,24 +124,8 @@ class InMemoryClient:
         self.crash()
         if self._task is not None:
             await asyncio.wait({self._task}, timeout=timeout)
-        # A static member returns with the same id.
-        if membership is not None and membership.member_id is not None and self._instance_id is None:
-            await self._leave(membership.member_id, deadline - asyncio.get_running_loop().time())
-
-    async def _leave(self, member_id: str, timeout: float) -> None:
-        try:
-            await self._link.call(
-                Request.LEAVE,
-                lambda now: self._broker.coordinate(self._group_id).leave(member_id, now),
-                timeout,
-            )
-        except (TimeoutError, Refused) as exc:
-            logger.info(
-                "could not leave group %s (%s): the session will expire by itself",
-                self._group_id,
-                str(exc) or "no answer",
-                extra={"group_id": self._group_id, "member_id": member_id, "action": "leave"},
-            )
+        if membership is not None:
+            await membership.leave(deadline - asyncio.get_running_loop().time())
 
     def crash(self) -> None:
         """End at once without leaving the group, as a killed process does. Its session must expire."""
@@ -147,13 +143,14 @@ class InMemoryClient:
         if not self._is_started or self._is_closed or self._task is not None:
             raise ConsumerStateError("subscribe once, between start() and stop()")
         self._topics = topics if isinstance(topics, re.Pattern) else frozenset(topics)
-        self._membership = Membership(
+        kind = Membership if self._group_protocol == "classic" else ConsumerMembership
+        self._membership = kind(
             self._broker,
             self._link,
             self._group_id,
+            self._topics,
             options=self._options,
             listener=listener,
-            wanted=lambda: self._broker.partitions_of(self._topics),
             dropped=self._reading.drop,
         )
         loop = asyncio.get_running_loop()
@@ -278,7 +275,7 @@ class InMemoryClient:
             codes = dict.fromkeys(sent, refused.code)
         except TimeoutError:
             return dict.fromkeys(sent, CommitFault.RETRIABLE)
-        fencing = [code for code in codes.values() if code is not None and code in FENCING]
+        fencing = [code for code in codes.values() if code in FENCING or code is ErrorCode.STALE_MEMBER_EPOCH]
         if fencing and self._membership is not None:
             self._membership.fenced(generation, fencing[0])
         return {partition: None if code is None else fault_of(code) for partition, code in codes.items()}

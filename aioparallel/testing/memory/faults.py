@@ -33,6 +33,8 @@ class Request(enum.Enum):
     """With or without a transactional id."""
     TXN_OFFSETS = "txn offset commit"
     END_TXN = "end txn"
+    CONSUMER_HEARTBEAT = "consumer group heartbeat"
+    """It also joins and leaves a group of the new protocol."""
     SHARE_HEARTBEAT = "share group heartbeat"
     """It also joins and leaves a share group."""
     SHARE_FETCH = "share fetch"

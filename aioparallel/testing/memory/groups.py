@@ -11,8 +11,9 @@ The states of a rebalance::
 
 The rules for commits and heartbeats in each state are those of Kafka's GroupCoordinator. Requests of a static member
 (KIP-345) contain its instance id. A process that joins with the instance id of a member replaces that member, and gets
-its assignment. Requests with this instance id and the former member id are then refused with FENCED_INSTANCE_ID. The
-next-generation protocol (KIP-848) is not implemented.
+its assignment. Requests with this instance id and the former member id are then refused with FENCED_INSTANCE_ID.
+
+Groups of the new protocol (KIP-848) have their members elsewhere (``consumer_groups.py``), and their offsets here.
 """
 
 from __future__ import annotations
@@ -224,7 +225,11 @@ class Group:
             if self.state is GroupState.COMPLETING_REBALANCE:
                 raise Refused(ErrorCode.REBALANCE_IN_PROGRESS)
             member.expires_at = now + member.session_timeout
-        results = self._check_sizes(offsets)
+        return self.store(offsets)
+
+    def store(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
+        """Commit for a member that may. Returns and raises as :meth:`commit`."""
+        results = self.check_sizes(offsets)
         self.offsets.update({partition: offsets[partition] for partition, code in results.items() if code is None})
         return results
 
@@ -234,9 +239,9 @@ class Group:
         """TxnOffsetCommit: None for each partition that joins the transaction, else the error. Raises Refused."""
         if not (generation.id < 0 and self.state is GroupState.EMPTY):
             self._fenced(generation, instance_id)
-        return self._check_sizes(offsets)
+        return self.check_sizes(offsets)
 
-    def _check_sizes(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
+    def check_sizes(self, offsets: Mapping[TopicPartition, Committed]) -> dict[TopicPartition, ErrorCode | None]:
         """None for each partition, or the error if its metadata is too large. Raises Refused if all together are."""
         results: dict[TopicPartition, ErrorCode | None] = {
             partition: ErrorCode.OFFSET_METADATA_TOO_LARGE

@@ -22,6 +22,7 @@ NODE: Final = 0
 _KINDS: Final = {
     Request.COMMIT: ("commit",),
     Request.HEARTBEAT: ("heartbeat",),
+    Request.CONSUMER_HEARTBEAT: ("heartbeat",),
     Request.SHARE_HEARTBEAT: ("heartbeat",),
 }
 

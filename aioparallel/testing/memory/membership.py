@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import re
 from collections.abc import Callable, Collection
 from typing import Final, NamedTuple, TypeVar
 
@@ -51,8 +52,7 @@ class MemberOptions(NamedTuple):
 class Membership:
     """A member, run by one coroutine, :meth:`run`, so the listener gets one call at a time.
 
-    ``wanted`` returns the existing partitions of the subscription. It is called before each join and after each
-    heartbeat. ``dropped`` is called with partitions as soon as they must no longer be read, before the listener is.
+    ``dropped`` is called with partitions as soon as they must no longer be read, before the listener is.
     """
 
     def __init__(
@@ -60,10 +60,10 @@ class Membership:
         broker: InMemoryBroker,
         link: Link,
         group_id: str,
+        topics: frozenset[str] | re.Pattern[str],
         *,
         options: MemberOptions,
         listener: RebalanceListener,
-        wanted: Callable[[], frozenset[TopicPartition]],
         dropped: Callable[[Collection[TopicPartition]], None],
     ) -> None:
         self.held: set[TopicPartition] = set()
@@ -75,7 +75,7 @@ class Membership:
         self._group_id = group_id
         self._options = options
         self._listener = listener
-        self._wanted = wanted
+        self._topics = topics
         self._dropped = dropped
         self._joined_for: frozenset[TopicPartition] = frozenset()
         self._waiter: asyncio.Future[None] | None = None
@@ -115,6 +115,29 @@ class Membership:
         is_current = self._is_over or generation == self.generation
         if is_current and self._fenced is not None and not self._fenced.done():
             self._fenced.set_result(code)
+
+    async def leave(self, timeout: float) -> None:
+        """Leave the group, unless it is a static member, which returns with the same id. Never raises."""
+        member_id = self.member_id
+        if member_id is None or self._options.instance_id is not None:
+            return
+        try:
+            await self._link.call(
+                Request.LEAVE,
+                lambda now: self._broker.coordinate_classic(self._group_id).leave(member_id, now),
+                timeout,
+            )
+        except (TimeoutError, Refused) as exc:
+            logger.info(
+                "could not leave group %s (%s): the session will expire by itself",
+                self._group_id,
+                str(exc) or "no answer",
+                extra={**self._log_fields(), "action": "leave"},
+            )
+
+    def _wanted(self) -> frozenset[TopicPartition]:
+        """The existing partitions of the subscription, looked up before each join and after each heartbeat."""
+        return self._broker.partitions_of(self._topics)
 
     # -- entering a generation
 
@@ -271,7 +294,9 @@ class Membership:
     async def _call(self, request: Request, do: Callable[[Group, float], T]) -> T:
         # Long enough for a slow coordinator, and short enough for a retry within the session.
         timeout = max(self._options.heartbeat_interval, self._options.session_timeout / 3)
-        return await self._link.call(request, lambda now: do(self._broker.coordinate(self._group_id), now), timeout)
+        return await self._link.call(
+            request, lambda now: do(self._broker.coordinate_classic(self._group_id), now), timeout
+        )
 
     async def _until(self, poll: Callable[[Group], T | None]) -> T:
         """Wait until ``poll`` returns a result; it runs after each change of the group."""
@@ -279,7 +304,7 @@ class Membership:
         while True:
             if not self._broker.is_reachable:
                 raise Refused(ErrorCode.NETWORK_EXCEPTION)
-            group = self._broker.coordinate(self._group_id)
+            group = self._broker.coordinate_classic(self._group_id)
             self._broker.advance(loop.time())
             answer = poll(group)
             if answer is not None:
