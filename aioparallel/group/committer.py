@@ -209,10 +209,11 @@ class Committer(PositionCommitter):
     def _refuse(self, one: Sample, fault: CommitFault, generation: Generation) -> CommitFault:
         assignment = one.assignment
         assignment.fault = fault
+        if assignment.generation != generation and fault in (CommitFault.FENCED, CommitFault.RETRIABLE):
+            # A rebalance has moved the kept partition to a newer generation meanwhile.
+            self.soon()
+            return CommitFault.RETRIABLE
         if fault is CommitFault.FENCED:
-            if assignment.generation != generation:
-                # A cooperative rebalance has moved the kept partition to a newer generation meanwhile.
-                return CommitFault.RETRIABLE
             assignment.fenced = True
         return fault
 

@@ -62,6 +62,7 @@ async def test_text_too_long_is_refused_for_its_partition(cluster: Cluster, topi
     assert await member.client.committed(commit, cluster.timing.deadline) == {fine: commit[fine]}
 
 
+@pytest.mark.needs("classic protocol")
 async def test_an_old_generation_is_fenced(cluster: Cluster, topic: str, member: Member) -> None:
     """A commit with another generation, or of an unknown member, is FENCED and changes nothing. The current generation
     can still commit."""

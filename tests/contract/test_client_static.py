@@ -52,6 +52,7 @@ async def raises_fenced(member: Member, group_id: str) -> None:
     assert (raised.value.group_id, raised.value.instance_id) == (group_id, "one")
 
 
+@pytest.mark.needs("classic protocol")
 async def test_fenced_by_a_heartbeat(cluster: Cluster, topic: str, group_id: str) -> None:
     """The second member replaces the first one, which ends: it neither commits nor joins again."""
     await cluster.create_topic(topic, 2)
@@ -77,6 +78,7 @@ async def test_fenced_by_a_heartbeat(cluster: Cluster, topic: str, group_id: str
     assert second.held == partitions(topic)
 
 
+@pytest.mark.needs("classic protocol")
 async def test_fenced_by_a_commit_at_once(cluster: Cluster, topic: str, group_id: str) -> None:
     """Without waiting for a heartbeat: when the commit is answered, the listener was called."""
     await cluster.create_topic(topic, 2)
@@ -92,7 +94,7 @@ async def test_fenced_by_a_commit_at_once(cluster: Cluster, topic: str, group_id
     assert second.heard("lost") == second.heard("fenced") == []
 
 
-@pytest.mark.needs("exactly once")
+@pytest.mark.needs("classic protocol", "exactly once")
 async def test_fenced_by_a_commit_in_a_transaction(cluster: Cluster, topic: str, group_id: str) -> None:
     """TxnOffsetCommit contains the instance id, and is refused because of it. The report of its caller ends the member
     at once."""
@@ -126,7 +128,7 @@ async def test_fenced_by_a_commit_in_a_transaction(cluster: Cluster, topic: str,
     assert await second.client.committed(commit, cluster.timing.deadline) == {}
 
 
-@pytest.mark.needs("several members")
+@pytest.mark.needs("classic protocol", "several members")
 async def test_fenced_by_a_join(cluster: Cluster, topic: str, group_id: str) -> None:
     """A member that gives up its partitions is fenced when it joins again, at the latest. These partitions end as
     revoked."""
@@ -173,7 +175,7 @@ async def test_one_that_comes_back_has_its_partitions_again(cluster: Cluster, to
     assert first.heard("fenced") == again.heard("fenced") == []
 
 
-@pytest.mark.needs("eviction")
+@pytest.mark.needs("classic protocol", "eviction")
 async def test_a_lost_session_is_no_fenced_one(cluster: Cluster, topic: str, group_id: str) -> None:
     """The group has forgotten the member, and nobody else has its id, so it joins as a new one. A late answer for the
     former member is ignored."""

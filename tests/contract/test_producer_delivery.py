@@ -12,6 +12,8 @@ from aioparallel.records.record import Outgoing, Produced
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.sender import Sender
 
+pytestmark = pytest.mark.needs("producers")
+
 # By murmur2, for 5 partitions; the hash itself is tested against Kafka's own vectors in tests/unit/clients.
 KEYED = {b"a": 4, b"customer-1": 1, b"customer-2": 3, b"21": 0, b"": 1}
 

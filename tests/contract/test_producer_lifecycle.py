@@ -12,6 +12,8 @@ from aioparallel.records.record import Outgoing, TopicPartition
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.sender import Sender
 
+pytestmark = pytest.mark.needs("producers")
+
 
 async def test_it_starts_and_stops(cluster: Cluster) -> None:
     """start() and stop() return in time. stop() may be repeated, also without start()."""

@@ -21,7 +21,7 @@ from aioparallel.records.record import Outgoing, Produced, TopicPartition
 from tests.support.clusters.cluster import Cluster
 from tests.support.clusters.member import Member, values
 
-pytestmark = pytest.mark.needs("exactly once")
+pytestmark = pytest.mark.needs("exactly once", "producers")
 
 ONE: Final = 5.0
 """Seconds for one request."""

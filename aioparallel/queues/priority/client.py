@@ -200,16 +200,21 @@ class _Listener:
         self._priority = priority
         self._listener = listener
         self._waiting = waiting  # shared by all listeners
+        self._held: set[TopicPartition] = set()
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         self._waiting.discard(self._priority)
+        self._held.update(partitions)
         self._listener.assigned(partitions, generation._replace(group=str(self._priority)))
 
     async def revoked(self, partitions: Collection[TopicPartition]) -> None:
-        self._waiting.add(self._priority)
+        self._held.difference_update(partitions)
+        if not self._held:
+            self._waiting.add(self._priority)
         await self._listener.revoked(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
+        self._held.clear()
         self._waiting.add(self._priority)
         self._listener.lost(partitions)
 

@@ -241,10 +241,13 @@ EMBEDDED_TIMING = Timing(session_timeout=2.0, heartbeat_interval=0.3, rebalance_
 KAFKA_TIMING = Timing(session_timeout=3.0, heartbeat_interval=0.3, rebalance_timeout=6.0, deadline=120.0)
 
 # Not transactions: its markers have a wrong checksum, and it shows readers what is undecided.
-EMBEDDED_FEATURES: frozenset[Feature] = frozenset({"compression", "eviction", "pattern"})
+EMBEDDED_FEATURES: frozenset[Feature] = frozenset(
+    {"classic protocol", "compression", "eviction", "pattern", "producers"}
+)
 KAFKA_FEATURES: frozenset[Feature] = frozenset(
     {
         "added partitions",
+        "classic protocol",
         "compacted topics",
         "compression",
         "eviction",
@@ -252,6 +255,7 @@ KAFKA_FEATURES: frozenset[Feature] = frozenset(
         "message limit",
         "metadata limit",
         "pattern",
+        "producers",
         "several members",
         "static members",
         "timestamps",

@@ -31,13 +31,16 @@ __all__ = [
 
 Feature = Literal[
     "added partitions",  # add_partitions(), and members that learn of them within the deadline
+    "classic protocol",  # members join again in each rebalance; older generations and replaced members are fenced
     "compacted topics",  # create_topic(compacted=True)
     "compression",  # produce(compression=...)
-    "cooperative",  # client(cooperative=True): only what moves is revoked
+    "consumer protocol",  # each member gives up what moves, and goes on with the rest (KIP-848)
+    "cooperative",  # client(cooperative=True): only what moves is revoked, in the classic protocol
     "eviction",  # evict()
     "exactly once",  # transactional_producer(): transactions of version 2, with offsets fenced by generation
     "message limit",  # batches above about 1 MiB are refused, outputs above max_request_size (3 MiB) as well
     "metadata limit",  # offset.metadata.max.bytes is kept, at its default of 4096 UTF-16 characters
+    "producers",  # not where another kind differs only in its members of groups
     "pattern",  # a pattern subscription takes in topics created later, within the deadline
     "static members",  # client(instance_id=...)
     "several members",  # more than one member in a group

@@ -47,7 +47,7 @@ class Member:
     # -- the listener
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
-        self._hear("assigned", partitions)
+        self._hear("assigned", partitions, may_revoke=not partitions)
         assert self.held.isdisjoint(partitions), "assigned what it holds already"
         self.held |= set(partitions)
         self.generation = generation
@@ -63,14 +63,14 @@ class Member:
             self.held -= set(partitions)
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
-        self._hear("lost", partitions)
+        self._hear("lost", partitions, may_revoke=True)
         self.held -= set(partitions)
 
     def fenced(self, error: InstanceFenced) -> None:
         self.events.append(Event("fenced", frozenset()))
 
-    def _hear(self, kind: Kind, partitions: Collection[TopicPartition]) -> None:
-        assert not self._is_revoking, f"{kind} while revoked() still ran"
+    def _hear(self, kind: Kind, partitions: Collection[TopicPartition], *, may_revoke: bool = False) -> None:
+        assert may_revoke or not self._is_revoking, f"{kind} while revoked() still ran"
         if kind != "assigned":
             assert self.held >= set(partitions), f"{kind} what it does not hold"
         self.events.append(Event(kind, frozenset(partitions)))

@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
+from typing import Literal
 
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer, InMemoryTransactionalProducer
@@ -27,6 +29,7 @@ TIMING = Timing(session_timeout=1.0, heartbeat_interval=0.02, rebalance_timeout=
 FEATURES: frozenset[Feature] = frozenset(
     {
         "added partitions",
+        "classic protocol",
         "compacted topics",
         "cooperative",
         "eviction",
@@ -34,6 +37,7 @@ FEATURES: frozenset[Feature] = frozenset(
         "message limit",
         "metadata limit",
         "pattern",
+        "producers",
         "several members",
         "static members",
         "timestamps",
@@ -41,6 +45,7 @@ FEATURES: frozenset[Feature] = frozenset(
         "truncation",
     }
 )
+OF_CLASSIC: frozenset[Feature] = frozenset({"classic protocol", "cooperative", "producers"})
 
 
 class OpenTransaction:
@@ -57,10 +62,11 @@ class OpenTransaction:
 class MemoryCluster:
     """A broker of its own for each test; see :class:`Cluster`."""
 
-    name = "memory"
     timing = TIMING
 
-    def __init__(self) -> None:
+    def __init__(self, group_protocol: Literal["classic", "consumer"] = "classic") -> None:
+        self.name = "memory" if group_protocol == "classic" else "memory-consumer"
+        self._group_protocol = group_protocol
         self.broker = InMemoryBroker()
         self.broker.max_message_bytes = 1024 * 1024
         self.clients: list[InMemoryClient] = []
@@ -129,6 +135,7 @@ class MemoryCluster:
         client = InMemoryClient(
             self.broker,
             group_id,
+            group_protocol=self._group_protocol,
             cooperative=cooperative,
             isolation_level=isolation_level,
             session_timeout=session_timeout or TIMING.session_timeout,
@@ -168,9 +175,9 @@ class MemoryCluster:
 
 
 @contextlib.asynccontextmanager
-async def opened(_: object) -> AsyncIterator[Cluster]:
+async def opened(group_protocol: Literal["classic", "consumer"], _: object) -> AsyncIterator[Cluster]:
     """A new cluster; its clients are stopped at the end."""
-    cluster = MemoryCluster()
+    cluster = MemoryCluster(group_protocol)
     try:
         yield cluster
     finally:
@@ -180,4 +187,11 @@ async def opened(_: object) -> AsyncIterator[Cluster]:
             await client.stop(TIMING.deadline)
 
 
-KINDS = (ClusterKind(name="memory", features=FEATURES, open=opened),)
+KINDS = (
+    ClusterKind(name="memory", features=FEATURES, open=partial(opened, "classic")),
+    ClusterKind(
+        name="memory-consumer",
+        features=FEATURES - OF_CLASSIC | {"consumer protocol"},
+        open=partial(opened, "consumer"),
+    ),
+)
