@@ -27,11 +27,15 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the first of them (default: 0)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes (default: one for each core)")
     parser.add_argument("--eager", action="store_true", help="with asyncio's eager task factory (Python 3.12)")
+    parser.add_argument(
+        "--group-protocol", choices=("classic", "consumer"), default="classic", help="of all members (default: classic)"
+    )
     asked = parser.parse_args()
     set_aside()
+    play_one = partial(play, eager=asked.eager, group_protocol=asked.group_protocol)
     if asked.seed is not None:
-        return _tell(play(asked.seed, tell=True, eager=asked.eager))
-    return _play_many(range(asked.first, asked.first + asked.seeds), asked.jobs, partial(play, eager=asked.eager))
+        return _tell(play_one(asked.seed, tell=True))
+    return _play_many(range(asked.first, asked.first + asked.seeds), asked.jobs, play_one)
 
 
 def _tell(played: Played) -> int:

@@ -119,7 +119,7 @@ class Director(Stage):
             member.crash()
 
     def _lose_one(self) -> None:
-        known = sorted(self.broker.group(GROUP).members)
+        known = self.broker.member_ids(GROUP)
         if known:
             name = self.rng.choice(known)
             self.tell(lambda: f"the group throws {name} out")

@@ -32,6 +32,7 @@ class WatchedClient(InMemoryClient):
         super().__init__(
             member.play.broker,
             GROUP,
+            group_protocol=plan.group_protocol,
             cooperative=plan.cooperative,
             isolation_level="read_committed" if plan.read_committed else "read_uncommitted",
             session_timeout=options["session_timeout"],

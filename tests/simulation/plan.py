@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, field
+from typing import Literal
 
 from aioparallel.config.handling import Ordering
 from aioparallel.config.options import OptionFields
 from aioparallel.config.policies import RetryPolicy
 from aioparallel.testing.memory import ErrorCode, Fault, Request
 
-__all__ = ["BEHAVIOURS", "FAULTS", "Plan"]
+__all__ = ["BEHAVIOURS", "FAULTS", "GroupProtocol", "Plan"]
+
+GroupProtocol = Literal["classic", "consumer"]
 
 # How a handler may behave, and how often beside the others.
 BEHAVIOURS: dict[str, float] = {
@@ -84,12 +87,34 @@ FAULTS: dict[Request, tuple[Fault, ...]] = {
     Request.IDENTIFY: (_LOST, _SLOW, Fault(error=ErrorCode.COORDINATOR_NOT_AVAILABLE)),
 }
 
+# With the new group protocol, a heartbeat's and a commit's faults are these.
+OF_CONSUMER: dict[Request, tuple[Fault, ...]] = {
+    Request.CONSUMER_HEARTBEAT: (
+        *_ANY,
+        Fault(error=ErrorCode.NOT_COORDINATOR),
+        Fault(error=ErrorCode.FENCED_MEMBER_EPOCH),
+        Fault(error=ErrorCode.UNKNOWN_MEMBER_ID),
+        Fault(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, is_carried_out=True),
+    ),
+    Request.COMMIT: (
+        *_ANY,
+        Fault(error=ErrorCode.NOT_COORDINATOR),
+        Fault(error=ErrorCode.STALE_MEMBER_EPOCH),
+        Fault(error=ErrorCode.UNKNOWN_MEMBER_ID),
+        Fault(error=ErrorCode.INVALID_COMMIT_OFFSET_SIZE),
+        Fault(error=ErrorCode.REQUEST_TIMED_OUT, is_carried_out=True),
+    ),
+}
+
 
 @dataclass
 class Plan:
     """Everything about a play but the moments, which the director draws as it goes. Seconds are virtual."""
 
     seed: int
+    group_protocol: GroupProtocol = "classic"
+    accepts_older_epochs: bool = False
+    """Commits with an older epoch are accepted where the partition was kept (KIP-1251)."""
     partitions: int = 0
     records: int = 0
     keys: tuple[bytes | None, ...] = ()
@@ -139,6 +164,8 @@ class Plan:
         self._draw_behaviours(rng)
         self._draw_options(rng)
         self._draw_pauses(random.Random(f"pauses {self.seed}"))
+        if self.group_protocol == "consumer":
+            self._be_of_consumer(random.Random(f"consumer {self.seed}"))
 
     def _draw_pauses(self, rng: random.Random) -> None:
         if rng.random() < 0.4:
@@ -155,7 +182,18 @@ class Plan:
 
     def faults_of(self, request: Request) -> tuple[Fault, ...]:
         """What may go wrong with it."""
-        return FAULTS[request]
+        return (
+            OF_CONSUMER.get(request, FAULTS.get(request, ())) if self.group_protocol == "consumer" else FAULTS[request]
+        )
+
+    def _be_of_consumer(self, rng: random.Random) -> None:
+        self.cooperative = False
+        self.accepts_older_epochs = rng.random() < 0.5
+        heartbeats = [
+            self.faults.pop(one, 0.0) for one in (Request.JOIN, Request.SYNC, Request.HEARTBEAT, Request.LEAVE)
+        ]
+        if any(heartbeats):
+            self.faults[Request.CONSUMER_HEARTBEAT] = max(heartbeats)
 
     def _draw_behaviours(self, rng: random.Random) -> None:
         trouble = rng.choice((0.0, 0.3, 1.0, 3.0))

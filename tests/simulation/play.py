@@ -14,7 +14,7 @@ from .clocks import one_source_of_chance
 from .director import Director
 from .looks import look_at_outputs, look_at_what_is_left
 from .loop import RecordingLoop
-from .plan import Plan
+from .plan import GroupProtocol, Plan
 from .stage import NODES
 
 __all__ = ["Played", "play"]
@@ -40,12 +40,12 @@ class Played:
     """Of all that was told: the same for the same play."""
 
 
-def play(seed: int, *, tell: bool = False, eager: bool = False) -> Played:
+def play(seed: int, *, tell: bool = False, eager: bool = False, group_protocol: GroupProtocol = "classic") -> Played:
     """Play the seed, in a loop of its own. Raises nothing for what it finds.
 
     ``eager``: tasks begin at once, where this Python can do that (3.12).
     """
-    plan = Plan(seed)
+    plan = Plan(seed, group_protocol)
     loop = RecordingLoop()
     if eager:
         loop.set_task_factory(getattr(asyncio, "eager_task_factory"))  # noqa: B009

@@ -33,6 +33,7 @@ class Stage:
         self.plan = plan
         self.rng = random.Random(plan.seed + 1)
         self.broker = InMemoryBroker(nodes=NODES, rng=random.Random(plan.seed + 2), metadata_limit=plan.metadata_limit)
+        self.broker.consumer_groups.accepts_older_epochs = plan.accepts_older_epochs
         self.truth = Truth(
             self._lane_of,
             lambda what: self.tell(lambda: what),
