@@ -74,7 +74,7 @@ class ConsumerGroup:
     """A group."""
 
     id: str
-    epoch: int
+    epoch: int = 0
     assignment_epoch: int = 0
     """The epoch that the target belongs to."""
     members: dict[str, ConsumerMember] = field(default_factory=dict)
@@ -151,8 +151,9 @@ class ConsumerGroups:
         classic = self._broker.group(request.group_id)
         if classic.members:
             raise Refused(ErrorCode.GROUP_ID_NOT_FOUND)
-        group = self._groups.setdefault(request.group_id, ConsumerGroup(request.group_id, classic.generation))
-        group.epoch = max(group.epoch, classic.generation)
+        group = self._groups.setdefault(request.group_id, ConsumerGroup(request.group_id))
+        if group.epoch < classic.generation:
+            group.epoch = group.assignment_epoch = classic.generation
         if request.instance_id is not None and (before := group.with_instance(request.instance_id)) is not None:
             if before.epoch == LEAVE_TO_RETURN:
                 self._replace(group, before, request.member_id)
@@ -224,8 +225,9 @@ class ConsumerGroups:
 
     def _changed(self, group: ConsumerGroup) -> None:
         """It needs a new target."""
-        group.epoch += 1
-        self._broker.group(group.id).generation = group.epoch
+        if group.epoch == group.assignment_epoch:
+            group.epoch += 1
+            self._broker.group(group.id).generation = group.epoch
 
     # -- assignments
 
