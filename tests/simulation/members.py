@@ -44,6 +44,7 @@ class Member:
         self._unsaid: dict[TopicPartition, Hold] = {}
         self.is_committing = False
         self._said: dict[TopicPartition, Hold | None] = {}  # by the commit under way
+        self._not_its_own: set[TopicPartition] = set()  # what another member had when the commit was sent
         self._committed_at = 0.0
         self._idle_since: tuple[float, int] | None = None
         self.client = WatchedClient(self)
@@ -292,12 +293,16 @@ class Member:
         """What the answer will be about is what it holds now, not what it may hold by then."""
         self.is_committing = True
         self._said = {partition: self.play.truth.holds.get((self.name, partition)) for partition in partitions}
+        self._not_its_own = {partition for partition, hold in self._said.items() if hold is None or hold.is_void}
 
     def committed(self, results: Mapping[TopicPartition, CommitFault | None]) -> None:
-        """What became of a commit: what was not taken must be said again (I7)."""
+        """What became of a commit: what was not taken must be said again, and what another member had must not be taken
+        (I7)."""
         self.is_committing, self._committed_at = False, asyncio.get_running_loop().time()
         for partition, fault in results.items():
             self._unsaid.pop(partition, None)
+            if fault is None and partition in self._not_its_own:
+                self.play.truth.violated(f"{self.name} has committed {partition}, which another member had")
             if fault is not None and fault is not CommitFault.FENCED:
                 hold = self._said.get(partition)
                 if hold is not None and hold.is_sound:
