@@ -85,6 +85,7 @@ __all__ = [
     "HandlerNotStopped",
     "HandlerTimeout",
     "InstanceFenced",
+    "InstanceInUse",
     "InvalidOutput",
     "JarsMissing",
     "JavaNotFound",
@@ -361,6 +362,22 @@ class InstanceFenced(ClientError):
             f"group {group_id!r}: another process has joined with group_instance_id {instance_id!r} and has taken "
             "this one's place (FENCED_INSTANCE_ID); nothing more of this run is committed. Give each process its own "
             "group_instance_id (client_options), or stop the other one and start this one again"
+        )
+        self.group_id = group_id
+        self.instance_id = instance_id
+
+
+class InstanceInUse(ClientError):
+    """Another member of the group has this one's ``group_instance_id`` and has not left (KIP-848).
+
+    A member that has crashed has it until its session expires, so joining was tried for longer than that.
+    """
+
+    def __init__(self, group_id: str, instance_id: str) -> None:
+        super().__init__(
+            f"group {group_id!r}: another member has the group_instance_id {instance_id!r} and has not left "
+            "(UNRELEASED_INSTANCE_ID). Give each process its own group_instance_id (client_options), or stop the other "
+            "one first"
         )
         self.group_id = group_id
         self.instance_id = instance_id

@@ -130,8 +130,10 @@ def strict() -> Iterator[LocalKafka]:
 
 @pytest.fixture(scope="session")
 def sharing_kafka() -> Iterator[LocalKafka]:
-    """The broker of the tests of share groups; see ``kafka_share_cluster.py``."""
-    with LocalKafka(compile_once=True, server_properties=kafka_share_cluster.PROPERTIES) as broker:
+    """The broker of the tests of share groups, and of groups of the new protocol; see ``kafka_share_cluster.py`` and
+    ``aiokafka_cluster.py``."""
+    properties = kafka_share_cluster.PROPERTIES | aiokafka_cluster.CONSUMER_PROPERTIES
+    with LocalKafka(compile_once=True, server_properties=properties) as broker:
         yield broker
 
 

@@ -160,7 +160,7 @@ async def no_ids(topics: Collection[str], timeout: float) -> dict[str, bytes]:
 
 def offsets_answered(*answers: object, topic_ids: Any = no_ids) -> tuple[GroupOffsets, Answers, list[Generation]]:
     """The offsets of a group whose coordinator gives these answers, and the fenced generations."""
-    fake, fenced = Answers(*answers), list[Generation]()
+    fake, fenced, stale = Answers(*answers), list[Generation](), list[Generation]()
     coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
     offsets = GroupOffsets(
         "group",
@@ -168,7 +168,9 @@ def offsets_answered(*answers: object, topic_ids: Any = no_ids) -> tuple[GroupOf
         connections,
         topic_ids,
         retry_backoff=0.001,
+        instance_id=None,
         on_fenced=lambda generation, **_: fenced.append(generation),
+        on_stale=stale.append,
     )
     return offsets, fake, fenced
 
@@ -180,7 +182,8 @@ def offsets_answered(*answers: object, topic_ids: Any = no_ids) -> tuple[GroupOf
         (ErrorCode.ILLEGAL_GENERATION, CommitFault.FENCED),
         (ErrorCode.UNKNOWN_MEMBER_ID, CommitFault.FENCED),
         (ErrorCode.FENCED_INSTANCE_ID, CommitFault.FENCED),
-        (ErrorCode.STALE_MEMBER_EPOCH, CommitFault.FENCED),
+        (ErrorCode.FENCED_MEMBER_EPOCH, CommitFault.FENCED),
+        (ErrorCode.STALE_MEMBER_EPOCH, CommitFault.RETRIABLE),
         (ErrorCode.REBALANCE_IN_PROGRESS, CommitFault.RETRIABLE),
         (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, CommitFault.RETRIABLE),
         (ErrorCode.COORDINATOR_NOT_AVAILABLE, CommitFault.RETRIABLE),
@@ -211,11 +214,19 @@ async def test_offset_retention_is_in_the_commit() -> None:
         fake = Answers(answer)
         coordinator, connections = cast("Coordinator", fake), cast("Connections", fake)
         offsets = GroupOffsets(
-            "group", coordinator, connections, no_ids, retry_backoff=0.001, on_fenced=print, offset_retention=given
+            "group",
+            coordinator,
+            connections,
+            no_ids,
+            retry_backoff=0.001,
+            instance_id=None,
+            on_fenced=print,
+            on_stale=print,
+            offset_retention=given,
         )
         await offsets.commit({ONE: Committed(1, "")}, GENERATION, 1.0)
         request = cast("Any", fake.requests[0])
-        assert (9 - 1 if given is None else 3) == request.prepare({8: (2, 9)}).API_VERSION
+        assert (9 if given is None else 3) == request.prepare({8: (2, 9)}).API_VERSION
         assert getattr(request.older, "_retention_time", None) == sent
 
 

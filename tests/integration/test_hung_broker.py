@@ -160,7 +160,7 @@ async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
         assert listener.generation is not None
         running = client._running
         assert running is not None
-        coordinator = running.coordinator.coordinator_id
+        coordinator = running.group.coordinator.coordinator_id
         assert coordinator is not None
         await asyncio.to_thread(cluster.pause, coordinator)
         began = time.monotonic()
@@ -170,7 +170,7 @@ async def test_a_member_finds_the_new_coordinator(cluster: LocalKafka) -> None:
         async with asyncio.timeout(15):
             while any((await client.commit(offsets, listener.generation, 1.0)).values()):
                 await asyncio.sleep(0.2)
-        assert running.coordinator.coordinator_id != coordinator
+        assert running.group.coordinator.coordinator_id != coordinator
         await asyncio.sleep(10.0 - min(10.0, time.monotonic() - began))
         assert listener.heard == ["assigned"]
     finally:
@@ -214,7 +214,7 @@ async def test_joining_again_at_a_hung_coordinator(cluster: LocalKafka) -> None:
         assert client._running is not None
         await asyncio.to_thread(cluster.pause, await coordinator(cluster, group))
         began = time.monotonic()
-        cast("Rejoining", client._running.coordinator).request_rejoin()
+        cast("Rejoining", client._running.group.coordinator).request_rejoin()
         await until(lambda: listener.heard.count("assigned") == 2)
         took = time.monotonic() - began
         assert took < 20.0, f"{took:.1f} s"

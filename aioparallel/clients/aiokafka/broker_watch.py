@@ -37,6 +37,7 @@ from aioparallel.clients.aiokafka.internals import Connection, Connections, Meta
 from aioparallel.clients.aiokafka.metadata_updates import REBOOTSTRAP_AFTER, MetadataUpdates
 from aioparallel.clients.aiokafka.typed_requests import TypedRequest
 from aioparallel.clients.last_contacts import LastContacts
+from aioparallel.clients.messages.consumer_groups import CONSUMER_GROUP_HEARTBEAT
 from aioparallel.clients.messages.share_groups import SHARE_GROUP_DESCRIBE, SHARE_GROUP_HEARTBEAT
 from aioparallel.clients.messages.share_records import SHARE_ACKNOWLEDGE, SHARE_FETCH
 from aioparallel.records.error_codes import ErrorCode
@@ -68,6 +69,7 @@ _KINDS: Final[dict[object, tuple[str, ...]]] = {
     CommitRequest: ("commit", _HEARTBEAT),
     SHARE_FETCH: ("fetch",),
     SHARE_ACKNOWLEDGE: ("commit",),
+    CONSUMER_GROUP_HEARTBEAT: (_HEARTBEAT,),
     SHARE_GROUP_HEARTBEAT: (_HEARTBEAT,),
 }
 
@@ -100,7 +102,14 @@ class BrokerWatch:
         self._connections = connections
         self._limits: dict[object, float] = {
             **dict.fromkeys(
-                (HeartbeatRequest, Heartbeat, OffsetFetch, SHARE_GROUP_HEARTBEAT, SHARE_GROUP_DESCRIBE),
+                (
+                    HeartbeatRequest,
+                    Heartbeat,
+                    OffsetFetch,
+                    CONSUMER_GROUP_HEARTBEAT,
+                    SHARE_GROUP_HEARTBEAT,
+                    SHARE_GROUP_DESCRIBE,
+                ),
                 heartbeat_timeout,
             ),
             FindCoordinatorRequest: _LOOK_UP,

@@ -9,30 +9,28 @@ import re
 import sys
 from collections.abc import AsyncGenerator, Collection, Mapping
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple, Protocol
 
 import aiokafka.errors as kafka
-from aiokafka.client import ConnectionGroup
-from aiokafka.protocol.group import LeaveGroupRequest
 
 from aioparallel.clients.aiokafka.aiokafka_errors import is_passing, translated
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
+from aioparallel.clients.aiokafka.classic_group import ClassicGroup
 from aioparallel.clients.aiokafka.connecting import close, start_client
+from aioparallel.clients.aiokafka.consumer_group import ConsumerGroup
 from aioparallel.clients.aiokafka.fetching import FetchWalk
-from aioparallel.clients.aiokafka.internals import Consumer, Coordinator, Fetcher
+from aioparallel.clients.aiokafka.internals import Consumer, Fetcher
 from aioparallel.clients.aiokafka.log_ends_watch import LogEndsWatch
 from aioparallel.clients.aiokafka.log_identity import LogIdentity
 from aioparallel.clients.aiokafka.log_reading import read_spans
-from aioparallel.clients.aiokafka.membership import Membership
 from aioparallel.clients.aiokafka.metadata import (
-    WholeName,
     cleanup_policy,
     keep_all_topics,
     log_offsets,
     read_uncommitted,
     topic_partitions,
 )
-from aioparallel.clients.aiokafka.offset_requests import GroupOffsets
+from aioparallel.clients.aiokafka.offset_requests import CoordinatorNode, GroupOffsets
 from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
@@ -48,13 +46,39 @@ _SHORTEST_HEARTBEAT_TIMEOUT: Final = 1.0
 """Shortest timeout of a heartbeat in seconds, whatever the session timeout: brokers and this process may be busy."""
 
 
+class Group(Protocol):
+    """A member of a group, in one of the two protocols."""
+
+    @property
+    def coordinator(self) -> CoordinatorNode:
+        """Where offsets are committed."""
+
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
+        """Join. Called once."""
+
+    def check(self) -> None:
+        """Raise the KafkaError that has ended the membership."""
+
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
+        """See :meth:`AiokafkaClient.fenced`."""
+
+    def stale(self, generation: Generation) -> None:
+        """A commit had an older epoch than the member's at the coordinator."""
+
+    def close(self) -> None:
+        """Call the listener no more."""
+
+    async def leave(self, timeout: float) -> None:
+        """Leave the group, before its connections are closed. Raises only CancelledError."""
+
+
 class _Running(NamedTuple):
     """The state between start and stop."""
 
     consumer: Consumer
     broker_watch: BrokerWatch
     fetcher: Fetcher
-    coordinator: Coordinator
+    group: Group
     walk: FetchWalk
     offsets: GroupOffsets
     watch: LogEndsWatch
@@ -77,6 +101,10 @@ class AiokafkaClient:
 
     ``offset_retention``: seconds that the group's offsets outlive a commit while it has no members. None leaves it to
     the broker, whose default is 7 days.
+
+    ``group_protocol``: ``consumer`` is the protocol of Kafka 4.0 (KIP-848), in which a rebalance stops only the
+    partitions that move. The brokers set session timeout and heartbeat interval then, and assign the partitions:
+    ``group_remote_assignor`` is the name of the assignor there, such as ``uniform`` or ``range``.
     """
 
     def __init__(
@@ -89,6 +117,8 @@ class AiokafkaClient:
         rebalance_timeout: float = 60.0,
         client_options: Mapping[str, object] | None = None,
         offset_retention: float | None = None,
+        group_protocol: Literal["classic", "consumer"] = "classic",
+        group_remote_assignor: str | None = None,
     ) -> None:
         self._offset_retention = offset_retention
         self._settings = ConsumerSettings(
@@ -98,10 +128,12 @@ class AiokafkaClient:
             heartbeat_interval=heartbeat_interval,
             rebalance_timeout=rebalance_timeout,
             client_options=client_options or {},
+            group_protocol=group_protocol,
+            remote_assignor=group_remote_assignor,
         )
         self._running: _Running | None = None
         self._starting: tuple[asyncio.Timeout, asyncio.Event] | None = None  # what stops a start, and its end
-        self._membership: Membership | None = None
+        self._has_subscribed = False
         self._waiter: asyncio.Future[None] | None = None
         self._woken = False
         # An exception from the listener, which fetch raises.
@@ -149,7 +181,8 @@ class AiokafkaClient:
         return self._set_up(consumer, broker_watch)
 
     def _set_up(self, consumer: Consumer, broker_watch: BrokerWatch) -> _Running:
-        fetcher, coordinator, subscriptions = consumer._fetcher, consumer._coordinator, consumer._subscription
+        settings, subscriptions = self._settings, consumer._subscription
+        fetcher, coordinator = consumer._fetcher, consumer._coordinator
         if fetcher is None or coordinator is None:
             raise RuntimeError("aiokafka has started without a fetcher or a coordinator")
         if self._settings.prefetch_backoff is not None:
@@ -163,13 +196,20 @@ class AiokafkaClient:
         ReadReplicas(fetcher, self._settings.fetch_wait)
         walk = FetchWalk(fetcher, subscriptions, read_committed=read_committed)
         identity = walk.identity = LogIdentity(consumer._client, broker_watch.brokers, lambda: walk.assigned, self.wake)
+        group: Group
+        if settings.group_protocol == "consumer":
+            group = ConsumerGroup(settings, consumer, broker_watch, walk, on_failure=self._fail)
+        else:
+            group = ClassicGroup(consumer, coordinator, settings.group_id, park=walk.park, on_failure=self._fail)
         offsets = GroupOffsets(
-            self._settings.group_id,
-            coordinator,
+            settings.group_id,
+            group.coordinator,
             consumer._client,
             identity.topic_ids,
-            retry_backoff=self._settings.retry_backoff,
-            on_fenced=self.fenced,
+            retry_backoff=settings.retry_backoff,
+            instance_id=settings.instance_id,
+            on_fenced=group.fenced,
+            on_stale=group.stale,
             offset_retention=self._offset_retention,
         )
         watch = LogEndsWatch(consumer._client, walk, broker_watch.last_contacts, read_committed=read_committed)
@@ -177,7 +217,7 @@ class AiokafkaClient:
             asyncio.create_task(watch.run(), name="aioparallel-log-ends"),
             asyncio.create_task(identity.run(), name="aioparallel-log-identity"),
         )
-        return _Running(consumer, broker_watch, fetcher, coordinator, walk, offsets, watch, identity, watching)
+        return _Running(consumer, broker_watch, fetcher, group, walk, offsets, watch, identity, watching)
 
     async def stop(self, timeout: float) -> None:
         loop = asyncio.get_running_loop()
@@ -190,37 +230,17 @@ class AiokafkaClient:
                 async with asyncio.timeout_at(ends):
                     await ended.wait()
         running, self._running = self._running, None
-        if self._membership is not None:
-            self._membership.close()
         self.wake()
         if running is None:
             return
+        running.group.close()
         for task in running.watching:
             task.cancel()
         running.identity.close()
         try:
-            await self._leave_while_joining(running, timeout / 5)
+            await running.group.leave(timeout / 5)
         finally:
             await close(running.consumer, max(0.0, ends - loop.time()))
-
-    async def _leave_while_joining(self, running: _Running, timeout: float) -> None:
-        """Leave the group while a JoinGroup request is unanswered.
-
-        The coordinator answers it when every other member has given up its partitions, after the rebalance timeout at
-        the latest. Until then it reads nothing more from that connection. If the member did not leave, the group would
-        assign partitions to it and wait for its session to expire. So the LeaveGroup request, which also ends the join,
-        uses another connection.
-        """
-        coordinator = running.coordinator
-        node, member_id = coordinator.coordinator_id, coordinator.member_id
-        if not running.consumer._subscription.reassignment_in_progress or node is None or not member_id:
-            return
-        if coordinator._group_instance_id is not None:
-            return  # a static member returns with the same id
-        request = LeaveGroupRequest(self._settings.group_id, member_id)
-        with contextlib.suppress(kafka.KafkaError, TimeoutError):
-            async with asyncio.timeout(timeout):
-                await running.consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
 
     async def partitions(self, topics: Collection[str] | re.Pattern[str], timeout: float) -> set[TopicPartition]:
         consumer = self._run().consumer
@@ -231,22 +251,15 @@ class AiokafkaClient:
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         """A pattern matches new topics at the next metadata update (``metadata_max_age_ms``, 5 minutes)."""
         running = self._run()
-        if self._membership is not None:
+        if self._has_subscribed:
             raise ConsumerStateError("the client has subscribed already; use a new one")
-        self._membership = membership = Membership(
-            listener,
-            running.coordinator,
-            group_id=self._settings.group_id,
-            park=running.walk.park,
-            on_failure=self._fail,
-        )
-        subscriptions, connections = running.consumer._subscription, running.consumer._client
+        self._has_subscribed = True
+        running.group.subscribe(topics, listener)
+        connections = running.consumer._client
         if isinstance(topics, re.Pattern):
-            subscriptions.subscribe_pattern(WholeName(topics), listener=membership)
             connections.set_topics(())
             keep_all_topics(connections)
         else:
-            subscriptions.subscribe(set(topics), listener=membership)
             connections.set_topics(set(topics))
             running.watch.topics = frozenset(topics)
 
@@ -280,7 +293,7 @@ class AiokafkaClient:
             raise failure
         fetching = running.fetcher._fetch_task
         try:
-            running.coordinator.check_errors()
+            running.group.check()
             if fetching.done():
                 fetching.result()
         except kafka.KafkaError as error:
@@ -396,5 +409,5 @@ class AiokafkaClient:
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         """Another process has fenced this generation, as an answer of the group shows."""
-        if self._membership is not None:
-            self._membership.fenced(generation, instance_fenced=instance_fenced)
+        if self._running is not None:
+            self._running.group.fenced(generation, instance_fenced=instance_fenced)

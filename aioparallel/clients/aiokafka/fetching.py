@@ -112,6 +112,17 @@ class FetchWalk:
             self._fetcher._records.pop(partition, None)
             self._responses.taken(partition)
 
+    def pause(self, partition: TopicPartition) -> None:
+        """Fetch nothing more of this partition."""
+        if (state := self._state(partition)) is not None:
+            state.pause()
+
+    def forget(self, partition: TopicPartition) -> None:
+        """This partition is not assigned any more: drop its data."""
+        self._fetcher._records.pop(partition, None)
+        self._fetcher._preferred_read_replica.pop(partition, None)
+        self._responses.taken(partition)
+
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Fetch from ``offset`` on, and drop data that was fetched before. Ignored if the partition is not assigned."""
         if (state := self._state(partition)) is None:
@@ -231,7 +242,7 @@ class FetchWalk:
 
     def _state(self, partition: TopicPartition) -> PartitionState | None:
         assignment = self._assignment()
-        return None if assignment is None else assignment.state_value(partition)
+        return assignment.state_value(partition) if assignment is not None and partition in assignment.tps else None
 
     def _assignment(self) -> Assignment | None:
         subscription = self._subscriptions.subscription

@@ -39,12 +39,14 @@ _WITH_INSTANCE = "member_id:string group_instance_id:string"
 _Commit_v6 = _commit_class(6, "topic:string", "member_id:string", is_flexible=False)
 _Commit_v7 = _commit_class(7, "topic:string", _WITH_INSTANCE, is_flexible=False)
 _Commit_v8 = _commit_class(8, "topic:string", _WITH_INSTANCE, is_flexible=True)
+_Commit_v9 = _commit_class(9, "topic:string", _WITH_INSTANCE, is_flexible=True)
 _Commit_v10 = _commit_class(10, "topic_id:uuid", _WITH_INSTANCE, is_flexible=True)
 
 
 class CommitRequest(NamedTuple):
     """OffsetCommit. Uses topic ids if the broker supports them and all positions have one, so that nothing is committed
-    for another topic of the same name. ``older``: the request for brokers before Kafka 2.1."""
+    for another topic of the same name. The new group protocol requires version 9. ``older``: the
+    request for brokers before Kafka 2.1."""
 
     group_id: str
     generation_id: int
@@ -62,8 +64,9 @@ class CommitRequest(NamedTuple):
             return self.older.prepare(dict(versions))
         if supports(versions, _Commit_v10) and all(one.topic_id for some in self.positions.values() for _, one in some):
             return _Commit_v10(*member, self.instance_id, _topics(self._by_id(), {}), {})
-        if supports(versions, _Commit_v8):
-            return _Commit_v8(*member, self.instance_id, _topics(self.positions, {}), {})
+        for flexible in (_Commit_v9, _Commit_v8):
+            if supports(versions, flexible):
+                return flexible(*member, self.instance_id, _topics(self.positions, {}), {})
         if supports(versions, _Commit_v7):
             return _Commit_v7(*member, self.instance_id, _topics(self.positions))
         if supports(versions, _Commit_v6):

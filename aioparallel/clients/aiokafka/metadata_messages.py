@@ -14,7 +14,7 @@ from aiokafka.protocol.metadata import MetadataRequest
 from aioparallel.clients.aiokafka.message_classes import OneVersion, request_class, supports
 from aioparallel.records.error_codes import ErrorCode
 
-__all__ = ["Metadata", "cluster_id_of", "error_of", "topic_ids_request"]
+__all__ = ["Metadata", "cluster_id_of", "error_of", "topic_ids_request", "topic_names_request"]
 
 _NO_ID: Final = bytes(16)
 """The id in a request for a topic by its name."""
@@ -88,6 +88,11 @@ class Metadata(MetadataRequest):  # type: ignore[misc]
 def topic_ids_request(topics: Collection[str]) -> OneVersion:
     """Requests these topics with their ids and leader epochs. Brokers before Kafka 3.0 do not support it."""
     return OneVersion(_Metadata_v12, [(_NO_ID, topic, {}) for topic in topics], False, False)
+
+
+def topic_names_request(topic_ids: Collection[bytes]) -> OneVersion:
+    """Requests the topics that have these ids."""
+    return OneVersion(_Metadata_v12, [(topic_id, None, {}) for topic_id in topic_ids], False, False)
 
 
 def cluster_id_of(answer: object) -> str | None:

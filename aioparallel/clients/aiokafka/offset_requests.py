@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final
+from typing import Final, Protocol
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
@@ -20,7 +20,7 @@ from aiokafka.protocol.commit import OffsetCommitRequest, OffsetFetchRequest
 
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline
 from aioparallel.clients.aiokafka.group_messages import CommitRequest, OffsetFetch
-from aioparallel.clients.aiokafka.internals import Connections, Coordinator
+from aioparallel.clients.aiokafka.internals import Connections
 from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.group.client import CommitFault, Committed, Generation
 from aioparallel.group.offset_commits import is_large
@@ -48,9 +48,9 @@ _FAULTS: Final[Mapping[int, CommitFault]] = {
     ErrorCode.UNKNOWN_TOPIC_ID: CommitFault.REFUSED,
     ErrorCode.FENCED_INSTANCE_ID: CommitFault.FENCED,
     ErrorCode.FENCED_MEMBER_EPOCH: CommitFault.FENCED,
-    ErrorCode.STALE_MEMBER_EPOCH: CommitFault.FENCED,
 }
-"""What an error code means for a commit. All other codes are retriable."""
+"""What an error code means for a commit. All other codes are retriable. So is STALE_MEMBER_EPOCH: the partition may
+still be this member's, in a newer epoch."""
 
 _COORDINATOR_GONE: Final = frozenset({ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR})
 
@@ -59,18 +59,30 @@ _SOON: Final = 2.0
 _BROKERS_RETENTION: Final = OffsetCommitRequest.DEFAULT_RETENTION_TIME
 
 
+class CoordinatorNode(Protocol):
+    """Where the coordinator of the group is. aiokafka's own one fits."""
+
+    coordinator_id: int | None
+
+    def coordinator_dead(self) -> None: ...
+    async def ensure_coordinator_known(self) -> None: ...
+
+
 class GroupOffsets:
-    """The offsets of one group at its coordinator."""
+    """The offsets of one group at its coordinator. ``on_stale(generation)`` is called if a commit had an older epoch
+    than the member's at the coordinator."""
 
     def __init__(
         self,
         group_id: str,
-        coordinator: Coordinator,
+        coordinator: CoordinatorNode,
         connections: Connections,
         topic_ids: Callable[[Collection[str], float], Awaitable[Mapping[str, bytes]]],
         *,
         retry_backoff: float,
+        instance_id: str | None,
         on_fenced: Callable[..., None],
+        on_stale: Callable[[Generation], None],
         offset_retention: float | None = None,
     ) -> None:
         self._retention_ms = _BROKERS_RETENTION if offset_retention is None else round(offset_retention * 1000)
@@ -79,7 +91,9 @@ class GroupOffsets:
         self._connections = connections
         self._topic_ids = topic_ids
         self._retry_backoff = retry_backoff
+        self._instance_id = instance_id
         self._on_fenced = on_fenced
+        self._on_stale = on_stale
 
     async def commit(
         self, offsets: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
@@ -107,7 +121,7 @@ class GroupOffsets:
         older = OffsetCommitRequest(*member, self._retention_ms, plain)
         return CommitRequest(
             *member,
-            self._coordinator._group_instance_id,
+            self._instance_id,
             topics,
             older,
             keeps_retention=self._retention_ms != _BROKERS_RETENTION,
@@ -127,6 +141,8 @@ class GroupOffsets:
             results[partition] = self._fault(code, offsets)
         if codes & _COORDINATOR_GONE:
             self._coordinator.coordinator_dead()
+        if ErrorCode.STALE_MEMBER_EPOCH in codes:
+            self._on_stale(generation)
         if CommitFault.FENCED in results.values():
             self._on_fenced(generation, instance_fenced=ErrorCode.FENCED_INSTANCE_ID in codes)
         if bad := codes - {ErrorCode.NONE}:

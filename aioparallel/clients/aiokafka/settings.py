@@ -84,6 +84,8 @@ class ConsumerSettings:
         heartbeat_interval: float,
         rebalance_timeout: float,
         client_options: Mapping[str, object],
+        group_protocol: str = "classic",
+        remote_assignor: str | None = None,
     ) -> None:
         check_servers(bootstrap_servers)
         given = GivenOptions(client_options, lambda _name: "client_options")
@@ -93,7 +95,12 @@ class ConsumerSettings:
         _check_durations(session_timeout, heartbeat_interval, rebalance_timeout)
         self.bootstrap_servers = bootstrap_servers
         self.group_id = group_id
+        self.group_protocol = group_protocol
+        self.remote_assignor = remote_assignor
+        self.instance_id = cast("str | None", client_options.get("group_instance_id"))
+        self.rack = cast("str | None", client_options.get("client_rack"))
         self.session_timeout = session_timeout
+        self.rebalance_timeout = rebalance_timeout
         self.retry_backoff = given.number("retry_backoff_ms", 100) / 1000
         self.fetch_wait = given.number("fetch_max_wait_ms", FETCH_MAX_WAIT_MS) / 1000
         self.rebootstrap_after = rebootstrap_after(given)
@@ -116,7 +123,11 @@ class ConsumerSettings:
 
     def build(self) -> Consumer:
         """A consumer that has not connected yet and must be closed. Needs a running loop."""
-        return cast("Consumer", built(AIOKafkaConsumer, self.options, "client_options"))
+        options = self.options
+        if self.group_protocol == "consumer":
+            # Otherwise aiokafka would join the group itself.
+            options = {**options, "group_id": None, "group_instance_id": None}
+        return cast("Consumer", built(AIOKafkaConsumer, options, "client_options"))
 
 
 def built(kind: Callable[..., object], options: Mapping[str, object], place: str) -> object:

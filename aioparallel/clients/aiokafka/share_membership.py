@@ -11,15 +11,12 @@ import asyncio
 import enum
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import aiokafka.errors as kafka
-from aiokafka.client import ConnectionGroup
-from aiokafka.protocol.coordination import FindCoordinatorRequest
 
-from aioparallel.clients.aiokafka.first_answer import first_answer
+from aioparallel.clients.aiokafka.group_node import GroupNode, LookUpRefused
 from aioparallel.clients.aiokafka.internals import Connections
-from aioparallel.clients.aiokafka.typed_requests import ask
 from aioparallel.clients.messages.share_groups import (
     JOIN,
     LEAVE,
@@ -127,41 +124,25 @@ class ShareCoordinator:
     """Finds the coordinator of a group and asks it. ``brokers()``: in the order to ask them."""
 
     def __init__(self, connections: Connections, group_id: str, brokers: Callable[[], Collection[int]]) -> None:
-        self._connections = connections
         self._group_id = group_id
-        self._brokers = brokers
-        self._node: int | None = None
+        self._node = GroupNode(connections, group_id, brokers)
 
     def forget(self) -> None:
-        self._node = None
+        self._node.coordinator_dead()
 
     async def node(self) -> int:
         """Raises NotAuthorized, and KafkaError or OSError if no broker knows it now."""
-        if self._node is None:
-            answer = await first_answer(self._brokers(), self._look_up)
-            if answer is None:
-                raise kafka.GroupCoordinatorNotAvailableError("no broker knows the coordinator of the group")
-            if answer.error_code != ErrorCode.NONE:
-                raise refusal(answer.error_code, None, self._group_id, ())
-            self._node = answer.coordinator_id
-        return self._node
-
-    async def _look_up(self, node: int) -> Any:
         try:
-            answer = await self._connections.send(node, FindCoordinatorRequest(self._group_id, 0))
-        except (kafka.KafkaError, OSError) as error:
-            logger.debug(
-                "No coordinator from broker %d: %r", node, error, extra={"action": "share_coordinator_unknown"}
-            )
-            return None
-        return None if answer.error_code in RETRIABLE else answer
+            return await self._node.node()
+        except LookUpRefused as error:
+            raise refusal(error.code, None, self._group_id, ()) from error
 
     async def heartbeat(self, request: ShareGroupHeartbeatRequest) -> ShareGroupHeartbeatResponse:
-        """Over a connection that nothing else uses, as a fetch holds up what follows it."""
-        node = await self.node()
-        return await ask(
-            self._connections, node, SHARE_GROUP_HEARTBEAT, request, group=int(ConnectionGroup.COORDINATION)
-        )
+        try:
+            answer: ShareGroupHeartbeatResponse = await self._node.ask(SHARE_GROUP_HEARTBEAT, request)
+        except LookUpRefused as error:
+            raise refusal(error.code, None, self._group_id, ()) from error
+        return answer
 
 
 class ShareMembership:

@@ -7,7 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from typing import Any, Final, Literal, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -17,6 +17,11 @@ from aiokafka.protocol.group import LeaveGroupRequest
 
 from aioparallel.clients import AiokafkaClient, AiokafkaProducer, AiokafkaTransactionalProducer
 from aioparallel.clients.aiokafka.admin import Admin
+from aioparallel.clients.messages.consumer_groups import (
+    CONSUMER_GROUP_HEARTBEAT,
+    LEAVE,
+    ConsumerGroupHeartbeatRequest,
+)
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
@@ -30,8 +35,11 @@ from tests.support.clusters.cluster import (
     Timing,
     Transaction,
 )
+from tests.support.kafka.asking import asking
 
-__all__ = ["KINDS", "AiokafkaCluster", "serving"]
+__all__ = ["CONSUMER_PROPERTIES", "KINDS", "AiokafkaCluster", "GroupProtocol", "serving"]
+
+GroupProtocol = Literal["classic", "consumer"]
 
 
 class OpenTransaction:
@@ -54,8 +62,9 @@ class OpenTransaction:
 class AiokafkaCluster:
     """A broker with the helpers of one test; see :class:`Cluster`."""
 
-    def __init__(self, name: str, broker: Broker, timing: Timing) -> None:
+    def __init__(self, name: str, broker: Broker, timing: Timing, group_protocol: GroupProtocol = "classic") -> None:
         self.name = name
+        self._group_protocol: GroupProtocol = group_protocol
         self.timing = timing
         self.broker = broker
         self._producers: dict[str | None, Any] = {}
@@ -110,6 +119,12 @@ class AiokafkaCluster:
             await admin.delete_records({partition: before})
 
     async def evict(self, group_id: str, member_id: str) -> None:
+        if self._group_protocol == "consumer":
+            async with asking(self.broker.bootstrap_servers) as asked:
+                request = ConsumerGroupHeartbeatRequest(group_id=group_id, member_id=member_id, member_epoch=LEAVE)
+                left = await asked.coordinate(group_id, CONSUMER_GROUP_HEARTBEAT, request)
+                assert left.error_code == 0, left
+            return
         client = AIOKafkaClient(bootstrap_servers=self.broker.bootstrap_servers)
         await client.bootstrap()
         try:
@@ -140,6 +155,7 @@ class AiokafkaCluster:
             session_timeout=session_timeout or self.timing.session_timeout,
             heartbeat_interval=heartbeat_interval or self.timing.heartbeat_interval,
             rebalance_timeout=rebalance_timeout or self.timing.rebalance_timeout,
+            group_protocol=self._group_protocol,
             client_options={
                 "metadata_max_age_ms": 500,
                 "isolation_level": isolation_level,
@@ -266,12 +282,13 @@ KAFKA_FEATURES: frozenset[Feature] = frozenset(
 
 
 @contextlib.asynccontextmanager
-async def serving(broker: Broker) -> AsyncIterator[AiokafkaCluster]:
+async def serving(broker: Broker, group_protocol: GroupProtocol = "classic") -> AsyncIterator[AiokafkaCluster]:
     """One test's cluster of a broker that is running; stops at the end what the test has left."""
-    embedded = isinstance(broker, EmbeddedBroker)
-    cluster = AiokafkaCluster(
-        "embedded" if embedded else "kafka", broker, EMBEDDED_TIMING if embedded else KAFKA_TIMING
-    )
+    if isinstance(broker, EmbeddedBroker):
+        cluster = AiokafkaCluster("embedded", broker, EMBEDDED_TIMING)
+    else:
+        name = "kafka" if group_protocol == "classic" else "kafka_consumer"
+        cluster = AiokafkaCluster(name, broker, KAFKA_TIMING, group_protocol)
     try:
         yield cluster
     finally:
@@ -282,6 +299,19 @@ def opened(broker: object) -> AbstractAsyncContextManager[Cluster]:
     """The same for the registry."""
     return serving(cast("Broker", broker))
 
+
+def opened_consumer(broker: object) -> AbstractAsyncContextManager[Cluster]:
+    """The same with members of the new protocol."""
+    return serving(cast("Broker", broker), "consumer")
+
+
+CONSUMER_PROPERTIES: Final = {
+    "group.consumer.heartbeat.interval.ms": "300",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.session.timeout.ms": "3000",
+    "group.consumer.min.session.timeout.ms": "1000",
+}
+"""Of a broker for these tests: what :data:`KAFKA_TIMING` gives members of the classic protocol."""
 
 KINDS: Sequence[ClusterKind] = (
     ClusterKind(
@@ -295,6 +325,13 @@ KINDS: Sequence[ClusterKind] = (
         features=KAFKA_FEATURES,
         open=opened,
         broker_fixture="local_kafka",
+        marks=(pytest.mark.real,),
+    ),
+    ClusterKind(
+        name="kafka_consumer",
+        features=KAFKA_FEATURES,
+        open=opened_consumer,
+        broker_fixture="sharing_kafka",
         marks=(pytest.mark.real,),
     ),
 )

@@ -1,0 +1,86 @@
+"""A member of a group of the classic protocol: aiokafka's own, with what it lacks."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from asyncio import timeout as within
+from collections.abc import Callable, Collection
+
+import aiokafka.errors as kafka
+from aiokafka.client import ConnectionGroup
+from aiokafka.protocol.group import LeaveGroupRequest
+
+from aioparallel.clients.aiokafka.internals import Consumer, Coordinator
+from aioparallel.clients.aiokafka.membership import Membership
+from aioparallel.clients.aiokafka.metadata import WholeName
+from aioparallel.group.client import Generation, RebalanceListener
+from aioparallel.records.record import TopicPartition
+
+__all__ = ["ClassicGroup"]
+
+
+class ClassicGroup:
+    """See :class:`~aioparallel.clients.aiokafka.client.Group` for each method."""
+
+    def __init__(
+        self,
+        consumer: Consumer,
+        coordinator: Coordinator,
+        group_id: str,
+        *,
+        park: Callable[[TopicPartition], None],
+        on_failure: Callable[[Exception], None],
+    ) -> None:
+        self._consumer = consumer
+        self.coordinator = coordinator
+        self._group_id = group_id
+        self._park = park
+        self._on_failure = on_failure
+        self._membership: Membership | None = None
+
+    def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
+        self._membership = membership = Membership(
+            listener,
+            self.coordinator,
+            group_id=self._group_id,
+            park=self._park,
+            on_failure=self._on_failure,
+        )
+        if isinstance(topics, re.Pattern):
+            self._consumer._subscription.subscribe_pattern(WholeName(topics), listener=membership)
+        else:
+            self._consumer._subscription.subscribe(set(topics), listener=membership)
+
+    def check(self) -> None:
+        self.coordinator.check_errors()
+
+    def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
+        if self._membership is not None:
+            self._membership.fenced(generation, instance_fenced=instance_fenced)
+
+    def stale(self, generation: Generation) -> None:
+        """The classic protocol has no epochs."""
+
+    def close(self) -> None:
+        if self._membership is not None:
+            self._membership.close()
+
+    async def leave(self, timeout: float) -> None:
+        """Leave the group while a JoinGroup request is unanswered; aiokafka leaves by itself otherwise.
+
+        The coordinator answers it when every other member has given up its partitions, after the rebalance timeout at
+        the latest. Until then it reads nothing more from that connection. If the member did not leave, the group would
+        assign partitions to it and wait for its session to expire. So the LeaveGroup request, which also ends the join,
+        uses another connection.
+        """
+        coordinator = self.coordinator
+        node, member_id = coordinator.coordinator_id, coordinator.member_id
+        if not self._consumer._subscription.reassignment_in_progress or node is None or not member_id:
+            return
+        if coordinator._group_instance_id is not None:
+            return  # a static member returns with the same id
+        request = LeaveGroupRequest(self._group_id, member_id)
+        with contextlib.suppress(kafka.KafkaError, TimeoutError):
+            async with within(timeout):
+                await self._consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)

@@ -1,0 +1,335 @@
+"""Membership in a consumer group of the new protocol (KIP-848): joins, sends heartbeats, takes and gives away single
+partitions, leaves.
+
+One coroutine sends the heartbeats, and takes partitions. Another one gives partitions away, as that may take long: the
+heartbeats continue meanwhile, and so does everything that is done with the partitions that stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Coroutine
+from typing import Final, Protocol
+
+import aiokafka.errors as kafka
+
+from aioparallel.clients.aiokafka.group_member import GroupMember, Place, Then
+from aioparallel.clients.aiokafka.group_node import GroupNode, LookUpRefused
+from aioparallel.clients.aiokafka.group_refusals import refusal
+from aioparallel.clients.aiokafka.topic_names import TopicNames
+from aioparallel.clients.messages.consumer_groups import CONSUMER_GROUP_HEARTBEAT
+from aioparallel.group.client import Generation, RebalanceListener
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.errors import InstanceFenced, InstanceInUse
+from aioparallel.records.record import TopicPartition
+
+__all__ = ["ConsumerMembership", "Positions"]
+
+logger = logging.getLogger(__name__)
+
+_LONGEST_BACKOFF: Final = 1.0
+_NAMES: Final = 3.0
+"""Timeout of a request for the names of topics, in seconds."""
+_QUICK: Final = 0.2
+"""Seconds until the next heartbeat after a change."""
+_SLOWER: Final = 1.2
+_WITHOUT: Final = 1.0
+"""Most seconds between two heartbeats of a member without partitions."""
+_RELEASED: Final = 5.0
+"""Seconds after a session's end within which the coordinator removes the member."""
+_SOON: Final = 0.5
+"""Seconds until the name of a topic is requested again."""
+
+
+class Positions(Protocol):
+    """What is fetched."""
+
+    def add(self, partitions: Collection[TopicPartition]) -> None:
+        """These are assigned; nothing is fetched of them yet."""
+
+    def pause(self, partitions: Collection[TopicPartition]) -> None:
+        """Fetch nothing more of these."""
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget these."""
+
+
+class ConsumerMembership:
+    """See the module. ``on_failure(error)`` is called once if the member cannot continue."""
+
+    def __init__(
+        self,
+        member: GroupMember,
+        node: GroupNode,
+        names: TopicNames,
+        positions: Positions,
+        listener: RebalanceListener,
+        *,
+        retry_backoff: float,
+        on_failure: Callable[[Exception], object],
+    ) -> None:
+        self._member = member
+        self._quick = _QUICK
+        self._node = node
+        self._names = names
+        self._positions = positions
+        self._listener = listener
+        self._retry_backoff = self._backoff = retry_backoff
+        self._on_failure = on_failure
+        self._group_id = member.subscribed.group_id
+        self._held: dict[Place, TopicPartition] = {}  # owned, and not being given away
+        self._giving: dict[Place, TopicPartition] = {}
+        self._told = 0  # the epoch that the listener knows
+        self._must_tell = False
+        self._look_again = asyncio.Event()
+        self._is_hurried = False
+        self._has_joined = False
+        self._losses = 0  # since the last answer without one
+        self._in_use_until: float | None = None
+        self._closed = False
+        self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Join the group."""
+        self._spawn(self._run(), "aioparallel-group-heartbeats")
+
+    def close(self) -> None:
+        """Call the listener no more, and send nothing more by itself."""
+        self._closed = True
+        for task in self._tasks:
+            task.cancel()
+
+    async def leave(self) -> None:
+        """Leave the group, so that others get the partitions at once."""
+        if self._has_joined:
+            await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
+
+    def doubt(self, generation: Generation) -> None:
+        """An answer says that this epoch is stale, or that the member is gone. A heartbeat tells."""
+        if generation.member_id == self._member.member_id:
+            self._must_tell = True
+            self._hurry()
+
+    def _hurry(self) -> None:
+        self._is_hurried = True
+        self._look_again.set()
+
+    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+
+    def _fail(self, error: Exception) -> None:
+        if not self._closed:
+            self._on_failure(error)
+
+    # -- heartbeats
+
+    async def _run(self) -> None:
+        due = self._loop.time()
+        while True:
+            if self._is_hurried or self._loop.time() >= due:
+                self._is_hurried = False
+                wait = await self._beat()
+                if wait is None:
+                    return
+                due = self._loop.time() + wait
+            self._reconcile()
+            is_short_of_names = await self._look_up_names()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(min(due, self._loop.time() + _SOON) if is_short_of_names else due):
+                    await self._look_again.wait()
+            self._look_again.clear()
+
+    async def _beat(self) -> float | None:
+        """Send one heartbeat. Returns the seconds until the next one; None if there is none."""
+        sent = self._member.heartbeat()
+        self._has_joined = True
+        try:
+            answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, sent)
+        except LookUpRefused as error:
+            self._refused(error.code, None)
+        except kafka.IncompatibleBrokerVersion as error:
+            self._refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
+        except (kafka.KafkaError, OSError) as error:
+            self._member.unanswered()
+            self._node.coordinator_dead()
+            return self._again(str(error) or type(error).__name__)
+        else:
+            return await self._follow(self._member.answered(sent, answer), answer.error_code, answer.error_message)
+        return None
+
+    async def _follow(self, then: Then, code: int, message: str | None) -> float | None:
+        if then is Then.INSTANCE_IN_USE:
+            return await self._wait_for_instance()
+        self._in_use_until = None
+        if then is Then.WAIT:
+            self._backoff, self._losses = self._retry_backoff, 0
+            return self._until_next()
+        why = f"{message} (error code {code})"
+        if then is Then.RETRY or then is Then.LOOK_UP:
+            if then is Then.LOOK_UP:
+                self._node.coordinator_dead()
+            return self._again(why)
+        if then is Then.LOST:
+            self._lose(why)
+            self._losses += 1
+            return 0.0 if self._losses == 1 else self._again(why)
+        if then is Then.INSTANCE_FENCED:
+            self._fenced()
+        else:
+            self._refused(code, message)
+        return None
+
+    def _until_next(self) -> float:
+        """The seconds until the next heartbeat. After a change more may follow, when others have given partitions away,
+        and nobody runs these until this member asks. So it asks often then, and less often with time."""
+        member = self._member
+        if member.epoch != self._told or member.arriving or member.leaving:
+            self._quick = _QUICK
+        wait = min(member.interval, self._quick if member.target else min(self._quick, _WITHOUT))
+        self._quick = min(member.interval, self._quick * _SLOWER)
+        return wait
+
+    def _again(self, why: str) -> float:
+        """Log a failure. Returns the seconds until the next heartbeat."""
+        logger.info(
+            "A heartbeat in group %s failed: %s; trying again",
+            self._group_id,
+            why,
+            extra={"action": "heartbeat_failed", "group_id": self._group_id},
+        )
+        backoff, self._backoff = self._backoff, min(_LONGEST_BACKOFF, self._backoff * 2)
+        return backoff
+
+    def _refused(self, code: int, message: str | None) -> None:
+        self._fail(refusal(code, message, self._member.subscribed))
+
+    async def _wait_for_instance(self) -> float | None:
+        """A member that has crashed has its instance id until its session expires, so this one tries for longer."""
+        instance_id = str(self._member.subscribed.instance_id)
+        if self._in_use_until is None:
+            seconds = await self._node.session_timeout() + _RELEASED
+            self._in_use_until = self._loop.time() + seconds
+            logger.warning(
+                "Another member of group %s has the group_instance_id %s, or has crashed with it: trying for %.0f s",
+                self._group_id,
+                instance_id,
+                seconds,
+                extra={"action": "instance_in_use", "group_id": self._group_id},
+            )
+        if self._loop.time() < self._in_use_until:
+            return _LONGEST_BACKOFF
+        self._fail(InstanceInUse(self._group_id, instance_id))
+        return None
+
+    # -- partitions
+
+    async def _look_up_names(self) -> bool:
+        """Request the names of topics that are assigned. Returns whether some are still unknown."""
+        member, known = self._member, self._names.known
+        unknown = {place.topic_id for place in member.arriving} - known.keys()
+        if not unknown:
+            return False
+        try:
+            async with asyncio.timeout(_NAMES):
+                await self._names.look_up(unknown)
+        except TimeoutError as error:
+            logger.debug("No topic names: %r", error, extra={"action": "no_topic_names"})
+        self._names.forget_all_but({place.topic_id for place in member.owned | member.target})
+        self._reconcile()
+        return bool({place.topic_id for place in member.arriving} - self._names.known.keys())
+
+    def _reconcile(self) -> None:
+        """Begin what leads from the owned partitions to those that the coordinator wants here."""
+        member = self._member
+        if self._closed or not member.is_member:
+            return
+        arriving: dict[Place, TopicPartition] = {}
+        if not self._giving:
+            if leaving := member.leaving:
+                self._give_away(leaving)
+            else:
+                arriving = {
+                    place: TopicPartition(name, place.partition)
+                    for place in member.arriving
+                    if (name := self._names.known.get(place.topic_id)) is not None
+                }
+        if arriving or self._must_tell or member.epoch != self._told:
+            self._take(arriving)
+
+    def _take(self, arriving: dict[Place, TopicPartition]) -> None:
+        member = self._member
+        self._told, self._must_tell = member.epoch, False
+        self._held |= arriving
+        partitions = list(arriving.values())
+        if arriving:
+            member.take(arriving)
+            self._positions.add(partitions)
+            self._hurry()
+        logger.debug(
+            "Assigned %d more partitions in epoch %d of group %s",
+            len(partitions),
+            member.epoch,
+            self._group_id,
+            extra={"action": "assigned", "group_id": self._group_id, "count": len(partitions)},
+        )
+        self._call(lambda: self._listener.assigned(partitions, Generation(member.epoch, member.member_id)))
+
+    def _give_away(self, leaving: Collection[Place]) -> None:
+        self._giving = {place: self._held.pop(place) for place in leaving}
+        self._positions.pause(self._giving.values())
+        self._spawn(self._revoke(), "aioparallel-group-revoke")
+
+    async def _revoke(self) -> None:
+        giving = self._giving
+        try:
+            await self._listener.revoked(list(giving.values()))
+        except Exception as error:
+            self._fail(error)
+        finally:
+            self._positions.remove(giving.values())
+            self._member.drop(giving)
+            self._giving = {}
+            self._must_tell = True
+            self._hurry()
+
+    def _lose(self, why: str) -> None:
+        lost, self._held = list(self._held.values()), {}
+        self._member.lose()
+        self._told = 0
+        self._positions.remove(lost)
+        if self._closed or not (lost or self._giving):
+            return
+        logger.warning(
+            "The coordinator of group %s has removed this member: %s. %d partitions are lost without a commit; joining "
+            "again",
+            self._group_id,
+            why,
+            len(lost),
+            extra={"action": "lost", "group_id": self._group_id, "count": len(lost)},
+        )
+        self._call(lambda: self._listener.lost(lost))
+
+    def _fenced(self) -> None:
+        self._has_joined = False  # the other process is the member
+        self._lose("another process has joined with its group_instance_id")
+        error = InstanceFenced(self._group_id, str(self._member.subscribed.instance_id))
+        self._call(lambda: self._listener.fenced(error))
+        self._fail(error)
+
+    def _call(self, call: Callable[[], None]) -> None:
+        if self._closed:
+            return
+        try:
+            call()
+        except Exception as error:
+            self._fail(error)
