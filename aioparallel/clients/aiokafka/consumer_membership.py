@@ -142,8 +142,7 @@ class ConsumerMembership:
                 if wait is None:
                     return
                 due = self._loop.time() + wait
-            self._reconcile()
-            is_short_of_names = await self._look_up_names()
+            is_short_of_names = await self._reconcile()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(due, self._loop.time() + _SOON) if is_short_of_names else due):
                     await self._look_again.wait()
@@ -233,36 +232,39 @@ class ConsumerMembership:
 
     # -- partitions
 
+    async def _reconcile(self) -> bool:
+        """Begin what leads from the owned partitions to those that the coordinator wants here. Returns whether the
+        names of some are still unknown."""
+        if not self._member.is_member or self._closed:
+            return False
+        self._give_away()
+        is_short_of_names = bool(self._unnamed()) and await self._look_up_names()
+        self._take_over()
+        return is_short_of_names
+
+    def _unnamed(self) -> set[bytes]:
+        return {place.topic_id for place in self._member.arriving} - self._names.known.keys()
+
     async def _look_up_names(self) -> bool:
         """Request the names of topics that are assigned. Returns whether some are still unknown."""
-        member, known = self._member, self._names.known
-        unknown = {place.topic_id for place in member.arriving} - known.keys()
-        if not unknown:
-            return False
         try:
             async with asyncio.timeout(_NAMES):
-                await self._names.look_up(unknown)
+                await self._names.look_up(self._unnamed())
         except TimeoutError as error:
             logger.debug("No topic names: %r", error, extra={"action": "no_topic_names"})
-        self._names.forget_all_but({place.topic_id for place in member.owned | member.target})
-        self._reconcile()
-        return bool({place.topic_id for place in member.arriving} - self._names.known.keys())
+        self._names.forget_all_but({place.topic_id for place in self._member.owned | self._member.target})
+        return bool(self._unnamed())
 
-    def _reconcile(self) -> None:
-        """Begin what leads from the owned partitions to those that the coordinator wants here."""
+    def _take_over(self) -> None:
+        """Take the partitions that have come, once all that must leave have left."""
         member = self._member
-        if self._closed or not member.is_member:
-            return
         arriving: dict[Place, TopicPartition] = {}
         if not self._giving:
-            if leaving := member.leaving:
-                self._give_away(leaving)
-            else:
-                arriving = {
-                    place: TopicPartition(name, place.partition)
-                    for place in member.arriving
-                    if (name := self._names.known.get(place.topic_id)) is not None
-                }
+            arriving = {
+                place: TopicPartition(name, place.partition)
+                for place in member.arriving
+                if (name := self._names.known.get(place.topic_id)) is not None
+            }
         if arriving or self._must_tell or member.epoch != self._told:
             self._take(arriving)
 
@@ -284,7 +286,10 @@ class ConsumerMembership:
         )
         self._call(lambda: self._listener.assigned(partitions, Generation(member.epoch, member.member_id)))
 
-    def _give_away(self, leaving: Collection[Place]) -> None:
+    def _give_away(self) -> None:
+        leaving = self._member.leaving
+        if not leaving or self._giving:
+            return
         self._giving = {place: self._held.pop(place) for place in leaving}
         self._positions.pause(self._giving.values())
         self._spawn(self._revoke(), "aioparallel-group-revoke")
