@@ -59,6 +59,8 @@ class ClassicGroup:
         if self._membership is not None:
             self._membership.fenced(generation, instance_fenced=instance_fenced)
 
+    removed = fenced
+
     def stale(self, generation: Generation) -> None:
         """The classic protocol has no epochs."""
 

@@ -62,6 +62,9 @@ class Group(Protocol):
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         """See :meth:`AiokafkaClient.fenced`."""
 
+    def removed(self, generation: Generation, *, instance_fenced: bool = False) -> None:
+        """A commit says that the member is none any more."""
+
     def stale(self, generation: Generation) -> None:
         """A commit had an older epoch than the member's at the coordinator."""
 
@@ -208,7 +211,7 @@ class AiokafkaClient:
             identity.topic_ids,
             retry_backoff=settings.retry_backoff,
             instance_id=settings.instance_id,
-            on_fenced=group.fenced,
+            on_fenced=group.removed,
             on_stale=group.stale,
             offset_retention=self._offset_retention,
         )

@@ -89,6 +89,10 @@ class ConsumerGroup:
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         self.stale(generation)
 
+    def removed(self, generation: Generation, *, instance_fenced: bool = False) -> None:
+        if self._membership is not None:
+            self._membership.removed(generation)
+
     def stale(self, generation: Generation) -> None:
         if self._membership is not None:
             self._membership.doubt(generation)

@@ -108,10 +108,20 @@ class ConsumerMembership:
             await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
 
     def doubt(self, generation: Generation) -> None:
-        """An answer says that this epoch is stale, or that the member is gone. A heartbeat tells."""
-        if generation.member_id == self._member.member_id:
+        """An answer says that this epoch is stale, or that the member is none any more. A heartbeat tells."""
+        if generation == self._generation:
             self._must_tell = True
             self._hurry()
+
+    def removed(self, generation: Generation) -> None:
+        """An answer says that the member is none any more. The answer for an earlier epoch says nothing about now."""
+        if generation == self._generation and self._member.is_member:
+            self._lose("a commit was refused")
+            self._hurry()
+
+    @property
+    def _generation(self) -> Generation:
+        return Generation(self._member.epoch, self._member.member_id)
 
     def _hurry(self) -> None:
         self._is_hurried = True
@@ -284,7 +294,7 @@ class ConsumerMembership:
             self._group_id,
             extra={"action": "assigned", "group_id": self._group_id, "count": len(partitions)},
         )
-        self._call(lambda: self._listener.assigned(partitions, Generation(member.epoch, member.member_id)))
+        self._call(lambda: self._listener.assigned(partitions, self._generation))
 
     def _give_away(self) -> None:
         leaving = self._member.leaving

@@ -145,6 +145,8 @@ class GroupMember:
 
     def answered(self, sent: ConsumerGroupHeartbeatRequest, answer: ConsumerGroupHeartbeatResponse) -> Then:
         """Take an answer in. ``sent``: the heartbeat that it answers. What is owned may have changed since."""
+        if not self.is_member and sent.member_epoch != JOIN:
+            return Then.WAIT  # all was lost meanwhile, and the next heartbeat joins
         code = answer.error_code
         if code != ErrorCode.NONE:
             return self._refused(code)

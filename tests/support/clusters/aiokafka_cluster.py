@@ -287,7 +287,7 @@ async def serving(broker: Broker, group_protocol: GroupProtocol = "classic") -> 
     if isinstance(broker, EmbeddedBroker):
         cluster = AiokafkaCluster("embedded", broker, EMBEDDED_TIMING)
     else:
-        name = "kafka" if group_protocol == "classic" else "kafka_consumer"
+        name = "kafka" if group_protocol == "classic" else "kafka-consumer"
         cluster = AiokafkaCluster(name, broker, KAFKA_TIMING, group_protocol)
     try:
         yield cluster
@@ -328,8 +328,8 @@ KINDS: Sequence[ClusterKind] = (
         marks=(pytest.mark.real,),
     ),
     ClusterKind(
-        name="kafka_consumer",
-        features=KAFKA_FEATURES,
+        name="kafka-consumer",
+        features=KAFKA_FEATURES - {"classic protocol", "producers"} | {"consumer protocol"},
         open=opened_consumer,
         broker_fixture="sharing_kafka",
         marks=(pytest.mark.real,),
