@@ -87,7 +87,8 @@ class ConsumerGroup:
         """Failures are reported by ``on_failure``."""
 
     def fenced(self, generation: Generation, *, instance_fenced: bool = False) -> None:
-        self.stale(generation)
+        if self._membership is not None:
+            self._membership.doubt(generation)
 
     def removed(self, generation: Generation, *, instance_fenced: bool = False) -> None:
         if self._membership is not None:
@@ -95,7 +96,7 @@ class ConsumerGroup:
 
     def stale(self, generation: Generation) -> None:
         if self._membership is not None:
-            self._membership.doubt(generation)
+            self._membership.stale(generation)
 
     def close(self) -> None:
         if self._membership is not None:

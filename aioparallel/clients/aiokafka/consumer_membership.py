@@ -37,6 +37,8 @@ _QUICK: Final = 0.2
 _SLOWER: Final = 1.2
 _WITHOUT: Final = 1.0
 """Most seconds between two heartbeats of a member without partitions."""
+_FIRST_ASSIGNMENT: Final = 2.0
+"""Seconds to wait for partitions before a new member counts as one that has none."""
 _RELEASED: Final = 5.0
 """Seconds after a session's end within which the coordinator removes the member."""
 _SOON: Final = 0.5
@@ -82,6 +84,8 @@ class ConsumerMembership:
         self._held: dict[Place, TopicPartition] = {}  # owned, and not being given away
         self._giving: dict[Place, TopicPartition] = {}
         self._told = 0  # the epoch that the listener knows
+        self._joined_at = 0.0
+        self._doubted: int | None = None  # an epoch
         self._must_tell = False
         self._look_again = asyncio.Event()
         self._is_hurried = False
@@ -107,10 +111,16 @@ class ConsumerMembership:
         if self._has_joined:
             await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
 
-    def doubt(self, generation: Generation) -> None:
-        """An answer says that this epoch is stale, or that the member is none any more. A heartbeat tells."""
+    def stale(self, generation: Generation) -> None:
+        """An answer says that the coordinator has a newer epoch. The next heartbeat tells."""
         if generation == self._generation:
             self._must_tell = True
+            self._hurry()
+
+    def doubt(self, generation: Generation) -> None:
+        """An answer says that the epoch is stale, or that the member is none any more. The next heartbeat tells."""
+        if generation == self._generation and self._member.is_member:
+            self._doubted = self._member.epoch
             self._hurry()
 
     def removed(self, generation: Generation) -> None:
@@ -160,7 +170,7 @@ class ConsumerMembership:
 
     async def _beat(self) -> float | None:
         """Send one heartbeat. Returns the seconds until the next one; None if there is none."""
-        sent = self._member.heartbeat()
+        sent, doubted = self._member.heartbeat(), self._doubted
         self._has_joined = True
         try:
             answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, sent)
@@ -173,7 +183,13 @@ class ConsumerMembership:
             self._node.coordinator_dead()
             return self._again(str(error) or type(error).__name__)
         else:
-            return await self._follow(self._member.answered(sent, answer), answer.error_code, answer.error_message)
+            then = self._member.answered(sent, answer)
+            if then is Then.WAIT and doubted is not None:
+                self._doubted = None
+                if self._member.epoch == doubted:
+                    self._lose("it has refused a request of the current epoch")
+                    return 0.0
+            return await self._follow(then, answer.error_code, answer.error_message)
         return None
 
     async def _follow(self, then: Then, code: int, message: str | None) -> float | None:
@@ -181,6 +197,7 @@ class ConsumerMembership:
             return await self._wait_for_instance()
         self._in_use_until = None
         if then is Then.WAIT:
+            self._joined_at = self._joined_at or self._loop.time()
             self._backoff, self._losses = self._retry_backoff, 0
             return self._until_next()
         why = f"{message} (error code {code})"
@@ -275,7 +292,9 @@ class ConsumerMembership:
                 for place in member.arriving
                 if (name := self._names.known.get(place.topic_id)) is not None
             }
-        if arriving or self._must_tell or member.epoch != self._told:
+        # Brokers compute assignments in the background, so the first one is empty most often.
+        is_early = not (arriving or self._told) and self._loop.time() < self._joined_at + _FIRST_ASSIGNMENT
+        if (arriving or self._must_tell or member.epoch != self._told) and not is_early:
             self._take(arriving)
 
     def _take(self, arriving: dict[Place, TopicPartition]) -> None:
@@ -320,7 +339,7 @@ class ConsumerMembership:
     def _lose(self, why: str) -> None:
         lost, self._held = list(self._held.values()), {}
         self._member.lose()
-        self._told = 0
+        self._told, self._joined_at, self._doubted = 0, 0.0, None
         self._positions.remove(lost)
         if self._closed or not (lost or self._giving):
             return
