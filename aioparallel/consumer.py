@@ -16,6 +16,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 from aioparallel.clients.defaults import checked_producer, client_of, plain_producer, producer_of
 from aioparallel.config.callables import check_interface
 from aioparallel.config.extension import ConsumerContext, Extension
+from aioparallel.config.group_protocol import refuse_for_own_client
 from aioparallel.config.option_docs import takes_options
 from aioparallel.config.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.config.policies import Transactions
@@ -126,6 +127,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         check_middleware(self.options.middleware)
         if client is not None:
             check_interface(client, "client", Client)
+            refuse_for_own_client(self.options.group_protocol)
         if producer is not None:
             check_interface(producer, "producer", Producer)
         pauses = Pauses(self.options.failures.retry_topics, origin_of)

@@ -23,6 +23,8 @@ def client_of(servers: str, options: Options, group_id: str) -> Client:
         session_timeout=options.session_timeout,
         heartbeat_interval=options.heartbeat_interval,
         rebalance_timeout=options.rebalance_timeout,
+        group_protocol=options.group_protocol,
+        group_remote_assignor=options.group_remote_assignor,
         client_options=options.connecting_options,
     )
 

@@ -15,6 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from aioparallel.config.callables import check_plain
 from aioparallel.config.extension import Extension, overrides
+from aioparallel.config.group_protocol import OF_BROKERS, check_group_protocol, decided_by_brokers
 from aioparallel.config.handling import (
     Handling,
     Middleware,
@@ -126,11 +127,20 @@ class Options(Handling):
 
     # -- Group membership -----------------------------------------------------------------------------------
 
+    group_protocol: Literal["classic", "consumer"] = "classic"
+    """How members share the partitions. ``"classic"``: in a rebalance all members give up all their partitions.
+    ``"consumer"``: the brokers assign, and a member gives up only the partitions that move (KIP-848); this needs Kafka
+    4.0 or later."""
+    group_remote_assignor: str | None = None
+    """With ``group_protocol="consumer"``, the brokers' assignor: ``"uniform"``, ``"range"``, or another one that they
+    have. None: their default, the first of ``group.consumer.assignors``."""
     session_timeout: float = 30.0
-    """Seconds without a heartbeat after which the group removes this member."""
+    """Seconds without a heartbeat after which the group removes this member. With ``group_protocol="consumer"`` the
+    brokers decide this, by ``group.consumer.session.timeout.ms``."""
     heartbeat_interval: float = 3.0
     """Seconds between heartbeats. A member learns of a rebalance at its next heartbeat. At most a third of
-    ``session_timeout``."""
+    ``session_timeout``. With ``group_protocol="consumer"`` the brokers decide this, by
+    ``group.consumer.heartbeat.interval.ms``."""
     rebalance_timeout: float = 60.0
     """Seconds that members have to give up their partitions in a rebalance."""
 
@@ -172,6 +182,7 @@ class Options(Handling):
         _check_start(self)
         _check_skip(self)
         _check_kinds(self)
+        _check_group_protocol(self)
         _check_deduplicate(self)
         _check_transactions(self)
         _check_state(self)
@@ -186,6 +197,9 @@ class Options(Handling):
                 raise no_such_option(name, given[name], known)  # type: ignore[literal-required]
         if isinstance(given.get("commits"), Transactions) and "commit_interval" in given:
             raise ConfigurationError("commit_interval", given["commit_interval"], _USE_THE_INTERVAL)
+        if given.get("group_protocol") == "consumer":
+            for name in OF_BROKERS.keys() & given.keys():
+                raise decided_by_brokers(name, given[name])  # type: ignore[literal-required]
         return cls(**given)
 
 
@@ -221,6 +235,8 @@ class PlainFields(TypedDict, total=False):
     start_at: StartAt | None
     until: Literal["end"] | None
     skip_unreadable: Collection[tuple[str, int, int]]
+    group_protocol: Literal["classic", "consumer"]
+    group_remote_assignor: str | None
     session_timeout: float
     heartbeat_interval: float
     rebalance_timeout: float
@@ -242,6 +258,7 @@ class OptionFields(PlainFields, total=False):
 # -- Written by hand again ------------------------------------------------------------------------------
 
 _CHOICES: dict[str, tuple[object, ...]] = {
+    "group_protocol": ("classic", "consumer"),
     "auto_offset_reset": ("earliest", "latest", "error"),
     "auto_offset_reset_new_partitions": ("earliest", "latest", "error"),
     "until": (None, "end"),
@@ -269,14 +286,17 @@ def _check_times(options: Options) -> None:
             f"must be at most a third of session_timeout ({options.session_timeout:g} s), "
             "or one lost heartbeat ends the session",
         )
-    usable = options.rebalance_timeout - options.heartbeat_interval - options.commit_timeout - _SETTLE_RESERVE
+    # In the protocol "consumer" the time begins with the answer that tells the member, not before.
+    learns = 0.0 if options.group_protocol == "consumer" else options.heartbeat_interval
+    usable = options.rebalance_timeout - learns - options.commit_timeout - _SETTLE_RESERVE
     if options.drain_timeout > usable:
+        heartbeat = f"heartbeat_interval ({learns:g}) - " if learns else ""
         raise ConfigurationError(
             "drain_timeout",
             options.drain_timeout,
             f"must be at most {max(usable, 0):g} s here: rebalance_timeout ({options.rebalance_timeout:g}) - "
-            f"heartbeat_interval ({options.heartbeat_interval:g}) - commit_timeout "
-            f"({options.commit_timeout:g}) - {_SETTLE_RESERVE:g}; lower it or raise rebalance_timeout",
+            f"{heartbeat}commit_timeout ({options.commit_timeout:g}) - {_SETTLE_RESERVE:g}; lower it or raise "
+            "rebalance_timeout",
         )
 
 
@@ -349,6 +369,15 @@ def _check_security(options: Options) -> None:
             )
 
 
+def _check_group_protocol(options: Options) -> None:
+    is_consumer = options.group_protocol == "consumer"
+    check_group_protocol(options.group_remote_assignor, options.client_options, is_consumer=is_consumer)
+    for name in OF_BROKERS if is_consumer else ():
+        value = getattr(options, name)
+        if value != Options.__dataclass_fields__[name].default:
+            raise decided_by_brokers(name, value)
+
+
 def _check_deduplicate(options: Options) -> None:
     policy, failures = options.deduplicate, options.failures
     if policy is None:
@@ -398,11 +427,12 @@ def _check_transactions(options: Options) -> None:
         raise ConfigurationError("commit_interval", options.commit_interval, _USE_THE_INTERVAL)
     longest = options.session_timeout - _TRANSACTION_CHECK
     if policy.transaction_timeout > longest:
+        longer = f", or raise session_timeout to {policy.transaction_timeout + _TRANSACTION_CHECK:g} s"
         raise ConfigurationError(
             "Transactions transaction_timeout",
             policy.transaction_timeout,
-            f"must be at most session_timeout ({options.session_timeout:g}) - {_TRANSACTION_CHECK:g}: lower it, or "
-            f"raise session_timeout to {policy.transaction_timeout + _TRANSACTION_CHECK:g} s",
+            f"must be at most session_timeout ({options.session_timeout:g}) - {_TRANSACTION_CHECK:g}: lower it"
+            + (longer if options.group_protocol == "classic" else ""),
         )
     if options.deduplicate is not None:
         raise ConfigurationError(

@@ -167,6 +167,8 @@ class KmqConsumer(ParallelConsumer[K_co, V_co]):
             skip_unreadable=options.skip_unreadable,
             session_timeout=options.session_timeout,
             heartbeat_interval=options.heartbeat_interval,
+            group_protocol=options.group_protocol,
+            group_remote_assignor=options.group_remote_assignor,
         )
 
     async def extend(self, record: Record[Any, Any], seconds: float) -> None:

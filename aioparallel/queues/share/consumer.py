@@ -54,6 +54,8 @@ _REFUSED: Final[Mapping[str, str]] = {
     "starts, while it has no members",
     "skip_unreadable": "does not apply to a share group: what cannot be read is released, and the group gives it up "
     "after share.delivery.count.limit deliveries; leave it out",
+    "group_protocol": "does not apply to a share group, which has a protocol of its own; leave it out",
+    "group_remote_assignor": "does not apply to a share group: the brokers have one assignor for it; leave it out",
     "session_timeout": _BY_GROUP.format("share.session.timeout.ms=45000"),
     "heartbeat_interval": _BY_GROUP.format("share.heartbeat.interval.ms=5000"),
     "rebalance_timeout": "does not apply to a share group: no partition is given away, so nobody waits for a member; "

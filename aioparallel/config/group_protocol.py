@@ -1,0 +1,57 @@
+"""Checks the options of the group protocols. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from aioparallel.records.errors import ConfigurationError
+
+__all__ = ["OF_BROKERS", "check_group_protocol", "decided_by_brokers", "refuse_for_own_client"]
+
+OF_BROKERS: Final[Mapping[str, str]] = {
+    "session_timeout": "group.consumer.session.timeout.ms",
+    "heartbeat_interval": "group.consumer.heartbeat.interval.ms",
+}
+"""Options that do not apply to the protocol "consumer", and what the brokers have instead."""
+_ASSIGNOR: Final = "partition_assignment_strategy"
+
+
+def decided_by_brokers(name: str, value: object) -> ConfigurationError:
+    """The error for an option of ``OF_BROKERS`` that is given with ``group_protocol="consumer"``."""
+    return ConfigurationError(
+        name,
+        value,
+        f'cannot be combined with group_protocol="consumer", in which the brokers decide it: leave it out, and set '
+        f"{OF_BROKERS[name]} there, for all groups or for this one",
+    )
+
+
+def check_group_protocol(remote_assignor: object, client_options: Mapping[str, object], *, is_consumer: bool) -> None:
+    """Check the assignors. Raises ConfigurationError."""
+    if remote_assignor is not None:
+        name = "group_remote_assignor"
+        if not isinstance(remote_assignor, str) or not remote_assignor.strip():
+            raise ConfigurationError(name, remote_assignor, 'must be an assignor of the brokers, such as "uniform"')
+        if not is_consumer:
+            raise ConfigurationError(
+                name,
+                remote_assignor,
+                f'needs group_protocol="consumer"; members of the protocol "classic" assign by '
+                f"client_options[{_ASSIGNOR!r}]",
+            )
+    if is_consumer and _ASSIGNOR in client_options:
+        raise ConfigurationError(
+            f"client_options[{_ASSIGNOR!r}]",
+            client_options[_ASSIGNOR],
+            'cannot be combined with group_protocol="consumer", in which the brokers assign: leave it out; '
+            "group_remote_assignor chooses one of theirs",
+        )
+
+
+def refuse_for_own_client(protocol: str) -> None:
+    """Raise ConfigurationError for a protocol that a client of the user would not learn of."""
+    if protocol != "classic":
+        raise ConfigurationError(
+            "group_protocol", protocol, "cannot be combined with a client of your own: set it at that client"
+        )

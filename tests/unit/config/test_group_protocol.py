@@ -1,0 +1,107 @@
+"""The options of the group protocols: what the brokers decide is refused, and what is left reaches the client."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
+
+from aioparallel.clients import defaults
+from aioparallel.clients.aiokafka import AiokafkaClient
+from aioparallel.config.options import Options
+from aioparallel.config.policies import Transactions
+from aioparallel.consumer import ParallelConsumer
+from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
+from aioparallel.queues.priority import PriorityConsumer
+from aioparallel.queues.share import ShareConsumer
+from aioparallel.records.errors import ConfigurationError
+from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
+
+ROUND_ROBIN = {"partition_assignment_strategy": (RoundRobinPartitionAssignor,)}
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"group_protocol": "next"}, "group_protocol='next': must be one of classic, consumer"),
+        (
+            {"group_protocol": "consumer", "session_timeout": 45.0},
+            'session_timeout=45.0: cannot be combined with group_protocol="consumer", in which the brokers decide '
+            "it: leave it out, and set group.consumer.session.timeout.ms there",
+        ),
+        ({"group_protocol": "consumer", "session_timeout": 30.0}, "session_timeout=30.0: cannot be combined"),
+        ({"group_protocol": "consumer", "heartbeat_interval": 1}, "set group.consumer.heartbeat.interval.ms there"),
+        (
+            {"group_protocol": "consumer", "client_options": ROUND_ROBIN},
+            'cannot be combined with group_protocol="consumer", in which the brokers assign: leave it out',
+        ),
+        ({"group_remote_assignor": "range"}, "group_remote_assignor='range': needs group_protocol=\"consumer\""),
+        ({"group_protocol": "consumer", "group_remote_assignor": " "}, "must be an assignor of the brokers"),
+        ({"group_protocol": "consumer", "group_remote_assignor": 3}, "must be an assignor of the brokers"),
+    ],
+)
+def test_what_does_not_fit_is_refused(given: dict[str, Any], says: str) -> None:
+    """The message says where to set it instead."""
+    with pytest.raises(ConfigurationError, match=re.escape(says)):
+        ParallelConsumer("t", group_id="g", **given)
+
+
+def test_other_times_are_refused_however_the_options_are_made() -> None:
+    """The default is not refused there, as nobody may have given it."""
+    with pytest.raises(ConfigurationError, match="session_timeout=10: cannot be combined"):
+        Options(group_protocol="consumer", session_timeout=10)
+    assert Options(group_protocol="consumer").session_timeout == 30.0
+
+
+def test_the_drain_may_use_the_heartbeat_s_time_as_well() -> None:
+    """The time begins when the member learns of the rebalance."""
+    with pytest.raises(ConfigurationError, match="at most 51 s here"):
+        Options(drain_timeout=54)
+    Options(group_protocol="consumer", drain_timeout=54)
+    with pytest.raises(ConfigurationError, match=r"at most 54 s here: rebalance_timeout \(60\) - commit_timeout \(5\)"):
+        Options(group_protocol="consumer", drain_timeout=55)
+
+
+def test_transactions_do_not_advise_what_is_refused() -> None:
+    """A longer session is no way out: the brokers decide it."""
+    with pytest.raises(ConfigurationError, match=r"must be at most session_timeout \(30\) - 10: lower it$"):
+        Options(group_protocol="consumer", commits=Transactions(transaction_timeout=25))
+
+
+def test_a_client_of_the_user_is_not_told() -> None:
+    """It has the option itself."""
+    client = InMemoryClient(InMemoryBroker(), "g")
+    with pytest.raises(ConfigurationError, match="group_protocol='consumer': cannot be combined with a client"):
+        ParallelConsumer("t", group_id="g", client=client, group_protocol="consumer")
+
+
+def test_share_groups_refuse_both() -> None:
+    """They have a protocol of their own."""
+    given: list[dict[str, Any]] = [{"group_protocol": "consumer"}, {"group_remote_assignor": "uniform"}]
+    for one in given:
+        with pytest.raises(ConfigurationError, match="does not apply to a share group"):
+            ShareConsumer("t", group_id="g", **one)
+
+
+def test_every_member_gets_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a consumer, a queue, its trackers, and each priority."""
+    made = []
+
+    class Recorded(AiokafkaClient):
+        def __init__(self, servers: str, group_id: str, **options: Any) -> None:
+            made.append((group_id, options["group_protocol"], options["group_remote_assignor"]))
+            super().__init__(servers, group_id, **options)
+
+    monkeypatch.setattr(defaults, "AiokafkaClient", Recorded)
+    options: dict[str, Any] = {"group_protocol": "consumer", "group_remote_assignor": "range"}
+    ParallelConsumer("t", group_id="plain", **options)
+    KmqConsumer("q", group_id="queue", **options)
+    RedeliveryTracker("q", group_id="tracker", **options)
+    PriorityConsumer("t", group_id="mail", priorities=2, **options)
+    ParallelConsumer("t", group_id="as before")
+    assert made.pop() == ("as before", "classic", None)
+    assert {name.split("-")[0] for name, *_ in made} == {"plain", "queue", "tracker", "mail"}
+    assert len(made) == 6
+    assert {tuple(rest) for _, *rest in made} == {("consumer", "range")}
