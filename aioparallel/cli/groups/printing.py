@@ -13,7 +13,8 @@ from aioparallel.cli.console import age, counted, plain_text
 from aioparallel.cli.formats import iso_time
 from aioparallel.cli.groups.reading import GroupView, PartitionView
 from aioparallel.cli.groups.strip import ASCII, BLOCKS, Cell, Letters, cells
-from aioparallel.clients.aiokafka.group_admin import GroupMember
+from aioparallel.clients.aiokafka.group_admin import GroupMember, GroupState
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["group_object", "letters_for", "list_table", "objects", "partition_object", "shown"]
 
@@ -51,7 +52,7 @@ def shown(
     group: GroupView, partitions: Sequence[PartitionView], now: float, limit: int, width: int, letters: Letters
 ) -> RenderableType:
     """The group, its members, a row for each of ``partitions``, and their maps as strips. ``width``: in columns."""
-    parts: list[RenderableType] = [_headline(group)]
+    parts: list[RenderableType] = [_headline(group), *_epochs_line(group.state)]
     parts += [_member_line(member) for member in group.state.members]
     if partitions:
         table = _table("partition", "committed", "end", "lag", "remaining", "oldest incomplete", "map", "member")
@@ -76,10 +77,32 @@ def _headline(group: GroupView) -> Text:
     )
 
 
+def _epochs_line(state: GroupState) -> Iterator[Text]:
+    """Of a group whose partitions the brokers assign."""
+    if state.epoch is not None:
+        of_assignment = f"assignment epoch {state.assignment_epoch}"
+        yield Text(plain_text(f"  group epoch {state.epoch}, {of_assignment}, assignor {state.assignor}"))
+
+
 def _member_line(member: GroupMember) -> Text:
-    places = ", ".join(f"{place.topic}:{place.partition}" for place in member.partitions) or "no partitions"
-    static = "" if member.instance_id is None else f", static {member.instance_id}"
-    return Text(plain_text(f"  {member.client_id} at {member.host}{static}: {places}"))
+    line = f"  {member.client_id} at {member.host}"
+    if member.instance_id is not None:
+        line += f", static {member.instance_id}"
+    if member.epoch is not None:
+        protocol = ", of the classic protocol" if member.protocol == "classic" else ""
+        line += f", {member.member_id}, epoch {member.epoch}{protocol}"
+    line += f": {', '.join(_names(member.partitions)) or 'no partitions'}"
+    if member.giving_away:
+        line += f"; gives away {', '.join(_names(member.giving_away))}"
+    if member.waiting_for:
+        line += f"; waits for {', '.join(_names(member.waiting_for))}"
+    if member.giving_away or member.waiting_for:
+        line += f"; then has {', '.join(_names(member.target or ())) or 'no partitions'}"
+    return Text(plain_text(line))
+
+
+def _names(partitions: Sequence[TopicPartition]) -> list[str]:
+    return [f"{one.topic}:{one.partition}" for one in partitions]
 
 
 def _cells(one: PartitionView, now: float, limit: int) -> Iterator[str]:
@@ -156,22 +179,32 @@ def group_object(group: GroupView, *, is_sampled: bool = True) -> dict[str, obje
         "group": group.name,
         "state": group.state.state,
         "type": group.state.type,
-        "members": [
-            {
-                "member_id": member.member_id,
-                "instance_id": member.instance_id,
-                "client_id": member.client_id,
-                "host": member.host,
-                "partitions": [f"{place.topic}:{place.partition}" for place in member.partitions],
-            }
-            for member in group.state.members
-        ],
+        "group_epoch": group.state.epoch,
+        "assignment_epoch": group.state.assignment_epoch,
+        "assignor": group.state.assignor,
+        "members": [_member_object(member) for member in group.state.members],
         "lag": group.lag,
         "remaining": group.remaining,
     }
     if is_sampled:
         fields["remaining_is"] = _exactness(group.is_exact)
     return fields
+
+
+def _member_object(member: GroupMember) -> dict[str, object]:
+    is_told = member.target is not None
+    return {
+        "member_id": member.member_id,
+        "instance_id": member.instance_id,
+        "client_id": member.client_id,
+        "host": member.host,
+        "partitions": _names(member.partitions),
+        "protocol": member.protocol,
+        "epoch": member.epoch,
+        "target": _names(member.target or ()) if is_told else None,
+        "giving_away": _names(member.giving_away) if is_told else None,
+        "waiting_for": _names(member.waiting_for) if is_told else None,
+    }
 
 
 def partition_object(group: str, one: PartitionView, now: float, limit: int) -> dict[str, object]:

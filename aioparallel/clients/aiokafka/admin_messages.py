@@ -1,7 +1,7 @@
 """Requests that list and describe groups, in versions that aiokafka lacks.
 
-ListGroups 4 and 5 (states, types), DescribeGroups 5 (static members), ConsumerGroupDescribe 0 (groups of the protocol
-of KIP-848), OffsetFetch 7 (stable offsets). Older brokers get aiokafka's versions.
+ListGroups 4 and 5 (states, types), DescribeGroups 5 (static members), OffsetFetch 7 (stable offsets). Older brokers get
+aiokafka's versions. Groups of the protocol of KIP-848 have a message of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 from aiokafka.protocol.admin import DescribeGroupsRequest, ListGroupsRequest
 
 from aioparallel.clients.aiokafka.message_classes import OneVersion, grouped, request_class, supports
+from aioparallel.clients.messages.assignments import DescribedAssignment
+from aioparallel.clients.messages.consumer_groups import DescribedConsumerGroup
 from aioparallel.records.record import TopicPartition
 
 __all__ = [
@@ -22,7 +24,6 @@ __all__ = [
     "GroupState",
     "ListGroups",
     "ListedGroup",
-    "consumer_group_request",
     "consumer_group_state",
     "stable_offsets_request",
 ]
@@ -49,6 +50,23 @@ class GroupMember(NamedTuple):
     client_id: str
     host: str
     partitions: tuple[TopicPartition, ...]
+    """Those that it has."""
+    epoch: int | None = None
+    """None in a classic group, as for the other fields from here on."""
+    target: tuple[TopicPartition, ...] | None = None
+    """The partitions that it will have."""
+    protocol: str | None = None
+    """``consumer``, or ``classic`` while the group is converted; None if the broker does not say."""
+
+    @property
+    def giving_away(self) -> tuple[TopicPartition, ...]:
+        """Partitions that it has and will not have."""
+        return () if self.target is None else tuple(one for one in self.partitions if one not in self.target)
+
+    @property
+    def waiting_for(self) -> tuple[TopicPartition, ...]:
+        """Partitions that it will have and does not have yet."""
+        return tuple(one for one in self.target or () if one not in self.partitions)
 
 
 class GroupState(NamedTuple):
@@ -57,6 +75,11 @@ class GroupState(NamedTuple):
     state: str
     type: str
     members: tuple[GroupMember, ...]
+    epoch: int | None = None
+    """It rises when members, subscriptions or topics change. None in a classic group, as for the fields below."""
+    assignment_epoch: int | None = None
+    """The group epoch for which the partitions were last assigned."""
+    assignor: str | None = None
 
 
 # -- ListGroups
@@ -158,40 +181,37 @@ def _assigned(assignment: bytes | None) -> tuple[TopicPartition, ...]:
 
 # -- ConsumerGroupDescribe
 
-_PLACES: Final = "[ topic_id:uuid topic:string partitions:[]int32 ] tags_of_{}:tags"
-_ConsumerGroupDescribe_v0 = request_class(
-    "ConsumerGroupDescribe",
-    69,
-    0,
-    request="group_ids:[]string include_authorized_operations:bool",
-    response=(
-        "throttle_time_ms:int32 groups:[ error_code:int16 error_message:string group_id:string group_state:string "
-        "group_epoch:int32 assignment_epoch:int32 assignor_name:string members:[ member_id:string instance_id:string "
-        "rack_id:string member_epoch:int32 client_id:string client_host:string topic_names:[]string topic_regex:string "
-        f"assignment:{_PLACES.format('assignment')} target:{_PLACES.format('target')} ] authorized_operations:int32 ]"
-    ),
-)
+_PROTOCOLS: Final = {0: "classic", 1: "consumer"}
 
 
-def consumer_group_request(group: str) -> OneVersion:
-    """One group of the protocol of KIP-848 and its members."""
-    return OneVersion(_ConsumerGroupDescribe_v0, [group], False)
-
-
-def consumer_group_state(answer: Any) -> tuple[int, GroupState]:
-    """The error code, and the group."""
-    group = answer.groups[0]
+def consumer_group_state(group: DescribedConsumerGroup) -> GroupState:
+    """A group of the protocol of KIP-848."""
     members = tuple(
         GroupMember(
-            one[0],
-            one[1],
-            one[4],
-            one[5].lstrip("/"),
-            tuple(sorted(TopicPartition(topic, number) for _, topic, numbers, _ in one[8] for number in numbers)),
+            one.member_id,
+            one.instance_id,
+            one.client_id,
+            one.client_host.lstrip("/"),
+            _places(one.assignment),
+            one.member_epoch,
+            _places(one.target_assignment),
+            _PROTOCOLS.get(one.member_type),
         )
-        for one in group[7]
+        for one in group.members
     )
-    return group[0], GroupState(group[3], "consumer", members)
+    return GroupState(
+        group.group_state, "consumer", members, group.group_epoch, group.assignment_epoch, group.assignor_name
+    )
+
+
+def _places(assignment: DescribedAssignment) -> tuple[TopicPartition, ...]:
+    return tuple(
+        sorted(
+            TopicPartition(topic.topic_name, number)
+            for topic in assignment.topic_partitions
+            for number in topic.partitions
+        )
+    )
 
 
 # -- OffsetFetch

@@ -17,13 +17,14 @@ from aioparallel.clients.aiokafka.admin_messages import (
     GroupState,
     ListedGroup,
     ListGroups,
-    consumer_group_request,
     consumer_group_state,
     stable_offsets_request,
 )
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline
 from aioparallel.clients.aiokafka.group_messages import CommitRequest
 from aioparallel.clients.aiokafka.message_classes import grouped
+from aioparallel.clients.aiokafka.typed_requests import ask
+from aioparallel.clients.messages.consumer_groups import CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import MetadataLimit
 from aioparallel.records.error_codes import ErrorCode
@@ -80,15 +81,16 @@ class GroupAdmin(Admin):
     async def _consumer_group(self, group: str) -> GroupState:
         """A group of the newer protocol, which DescribeGroups reports as dead."""
         missing = GroupState(_DEAD, "", ())
+        client, node = self._admin._client, await self._admin.find_coordinator(group)
         try:
-            answer = await self._ask_coordinator(group, consumer_group_request(group))
+            answer = await ask(client, node, CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest(group_ids=(group,)))
         except kafka.IncompatibleBrokerVersion:
             return missing
-        code, found = consumer_group_state(answer)
-        if code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
+        (found,) = answer.groups
+        if found.error_code in (ErrorCode.GROUP_ID_NOT_FOUND, ErrorCode.UNSUPPORTED_VERSION):
             return missing
-        _raise(code)
-        return found
+        _raise(found.error_code)
+        return consumer_group_state(found)
 
     async def stable_offsets(
         self, group: str, partitions: Collection[TopicPartition]

@@ -78,6 +78,49 @@ def test_the_table_says_what_is_left() -> None:
     assert "upper bound" in text
 
 
+def test_who_gives_away_what() -> None:
+    """In a group whose partitions the brokers assign, also in JSON."""
+    gives = GroupMember("one", None, "billing", "10.0.0.7", (FIRST, SECOND), 4, (FIRST,), "consumer")
+    waits = GroupMember("two", "pod-2", "billing", "10.0.0.8", (), 5, (SECOND,), "classic")
+    state = GroupState("Reconciling", "consumer", (gives, waits), 6, 5, "uniform")
+    view = GroupView("billing", state, [])
+    assert printed(view, []).splitlines()[:4] == [
+        "billing: Reconciling, consumer, 2 members; lag 0, remaining 0",
+        "  group epoch 6, assignment epoch 5, assignor uniform",
+        "  billing at 10.0.0.7, one, epoch 4: orders:0, orders:1; gives away orders:1; then has orders:0",
+        "  billing at 10.0.0.8, static pod-2, two, epoch 5, of the classic protocol: no partitions; waits for "
+        "orders:1; then has orders:1",
+    ]
+    (whole,) = objects(view, [], NOW, 4_096)
+    assert (whole["group_epoch"], whole["assignment_epoch"], whole["assignor"]) == (6, 5, "uniform")
+    assert whole["members"] == [
+        {
+            "member_id": "one",
+            "instance_id": None,
+            "client_id": "billing",
+            "host": "10.0.0.7",
+            "partitions": ["orders:0", "orders:1"],
+            "protocol": "consumer",
+            "epoch": 4,
+            "target": ["orders:0"],
+            "giving_away": ["orders:1"],
+            "waiting_for": [],
+        },
+        {
+            "member_id": "two",
+            "instance_id": "pod-2",
+            "client_id": "billing",
+            "host": "10.0.0.8",
+            "partitions": [],
+            "protocol": "classic",
+            "epoch": 5,
+            "target": ["orders:1"],
+            "giving_away": [],
+            "waiting_for": ["orders:1"],
+        },
+    ]
+
+
 def test_the_objects_of_json() -> None:
     """Names of fields are a public interface."""
     whole, first, second = objects(group(), group().partitions, NOW, 4_096)
@@ -86,6 +129,9 @@ def test_the_objects_of_json() -> None:
         "group": "billing",
         "state": "Stable",
         "type": "classic",
+        "group_epoch": None,
+        "assignment_epoch": None,
+        "assignor": None,
         "members": [
             {
                 "member_id": "billing-1",
@@ -93,6 +139,11 @@ def test_the_objects_of_json() -> None:
                 "client_id": "billing",
                 "host": "10.0.0.7",
                 "partitions": ["orders:0"],
+                "protocol": None,
+                "epoch": None,
+                "target": None,
+                "giving_away": None,
+                "waiting_for": None,
             }
         ],
         "lag": 1_966,
