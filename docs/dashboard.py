@@ -23,7 +23,7 @@ _RARE: Final = frozenset({
 """Counters of events that are counted, because a rate in each second says little."""
 _LARGEST: Final = frozenset({
     "lanes.longest", "retrying.failures", "maps.limit", "partition.epoch", "partition.map", "partition.committed",
-    "partition.position", "partition.highest_completed",
+    "partition.position", "partition.highest_completed", "member.generation",
 })  # fmt: skip
 """Gauges of which the sum over consumers or partitions says nothing, although it is no time and no flag."""
 _OF_EACH_PARTITION: Final = frozenset({

@@ -44,7 +44,7 @@ _GROUPS: Final = {
     "Records": ("records.", "attempts."),
     "Times": ("handler.", "record.", "batch."),
     "The consumer": ("handlers.", "retrying.", "buffered", "lanes", "waiting.", "intake"),
-    "Partitions": ("partition.", "partitions"),
+    "Partitions": ("partition.", "partitions", "member."),
     "Commits": ("commit", "maps.", "offset.", "log.", "batches."),
     "Brokers": ("contact", "broker.", "topics.", "outputs"),
     "Transactions and state": ("transactions", "state."),

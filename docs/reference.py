@@ -48,7 +48,7 @@ from aioparallel.control import OffsetsEndpoint
 from aioparallel.http import Cache, Request, http_handler
 from aioparallel.http.handler import HttpHandler
 from aioparallel.observe.metrics import OpenTelemetryMetrics, PrometheusMetrics, serve_metrics
-from aioparallel.observe.stats import PartitionCounts, ShareStats, StateStats, TransactionStats
+from aioparallel.observe.stats import MemberStats, PartitionCounts, ShareStats, StateStats, TransactionStats
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer, PriorityProducer
 from aioparallel.queues.share import ShareConsumer
@@ -205,6 +205,7 @@ def _figures() -> str:
         Stats,
         PartitionStats,
         PartitionCounts,
+        MemberStats,
         LongestLane,
         BrokerOutputs,
         TransactionStats,

@@ -85,6 +85,8 @@ class Rebalancer:
         self.unreadable = UnreadablePartitions(client, assigned, options.skip_unreadable, on_change)
         """Partitions whose data cannot be read."""
         self.assignments: Mapping[TopicPartition, Assignment] = assigned.assignments
+        self.generations: dict[str, Generation] = {}
+        """The generation of the last assignment of each group of the client."""
         self._has_assignment = False  # from a join until all is revoked or lost
         self._going: Collection[Assignment] = ()  # what ``revoked`` gives away now
         self._is_whole = is_whole
@@ -93,6 +95,7 @@ class Rebalancer:
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """Begin new assignments, which the opener opens. Kept assignments move to the new generation."""
+        self.generations[generation.group] = generation
         self._assigned.move_to(generation)
         if any(one.fault is CommitFault.RETRIABLE for one in self.assignments.values()):
             self._committer.soon()  # it may have been refused because of the old generation

@@ -318,7 +318,14 @@ class GroupRun:
         self._processor.scheduler.flush_counters()  # a handler may ask
         intake = self._fetcher.state if self._state.is_running else "stopped"
         found = stats_of(
-            self._client, self._processor, self._rebalancer, self._committer, self._state, intake, tuple(outputs)
+            self._client,
+            self._group_id,
+            self._processor,
+            self._rebalancer,
+            self._committer,
+            self._state,
+            intake,
+            tuple(outputs),
         )
         return self._extensions.through("stats", found)
 

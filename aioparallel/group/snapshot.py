@@ -24,6 +24,7 @@ from aioparallel.observe.stats import (
     Contact,
     InFlight,
     LongestLane,
+    MemberStats,
     PartitionCounts,
     PartitionStats,
     Retrying,
@@ -43,6 +44,7 @@ _SILENT = 5.0
 
 def stats_of(
     client: Client,
+    group_id: str,
     processor: Processor,
     assignment: Rebalancer,
     committer: PositionCommitter,
@@ -78,6 +80,10 @@ def stats_of(
         skipped_batches=assignment.unreadable.skipped,
         maps_written=committer.maps.count,
         map_seconds=committer.maps.seconds,
+        members=tuple(
+            MemberStats(one.group or group_id, one.member_id, one.id)
+            for _, one in sorted(assignment.generations.items())
+        ),
     )
 
 

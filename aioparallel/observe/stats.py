@@ -13,6 +13,7 @@ __all__ = [
     "Contact",
     "InFlight",
     "LongestLane",
+    "MemberStats",
     "PartitionCounts",
     "PartitionStats",
     "Paused",
@@ -297,6 +298,19 @@ class ShareStats:
 
 
 @dataclass(frozen=True, slots=True)
+class MemberStats:
+    """This process as a member of a group."""
+
+    group: str
+    """Name of the group; of a ``PriorityConsumer`` the number of the priority."""
+    member_id: str
+    """Its id there, as ``aioparallel groups show --json`` names it."""
+    generation: int
+    """The generation of its last assignment; with ``group_protocol="consumer"`` its member epoch. Each rebalance raises
+    it."""
+
+
+@dataclass(frozen=True, slots=True)
 class Paused:
     """What the user has paused. It is false if nothing is."""
 
@@ -422,6 +436,15 @@ class Stats:
     positions_in: str = "the group"
     """Where positions are read from: the group's committed offsets, or the table of a store. Then the group's offsets
     only serve tools that show lag."""
+    members: tuple[MemberStats, ...] = ()
+    """This process as a member of its group, from the first assignment on; a ``PriorityConsumer`` has a group for each
+    priority. Empty in a share group."""
+
+    @property
+    def giving_away(self) -> tuple[TopicPartition, ...]:
+        """Partitions that this member is giving up: nothing of them starts, handlers end, then there is a last commit.
+        In a rebalance with ``group_protocol="consumer"`` these are those that move, else all."""
+        return tuple(TopicPartition(one.topic, one.partition) for one in self.partitions if one.state == "draining")
 
     @property
     def ended(self) -> int:

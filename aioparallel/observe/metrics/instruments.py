@@ -295,6 +295,11 @@ INSTRUMENTS: Final = (
         "PartitionStats.state", ("state",), _many(_partition_states), java="partitions.number",
     ),
     Instrument(
+        "member.generation", _GAUGE, "{generation}",
+        "The generation of the last assignment, or the member epoch; of several groups the highest.",
+        "MemberStats.generation", (), _one(lambda stats: max((one.generation for one in stats.members), default=None)),
+    ),
+    Instrument(
         "partition.lag", _GAUGE, "{record}", "Records in the log that are not complete.",
         "PartitionStats.lag", _PARTITION, _partitions(lambda one: one.lag),
     ),
