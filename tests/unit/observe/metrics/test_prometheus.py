@@ -457,7 +457,7 @@ def test_each_statistic_has_an_instrument() -> None:
         "Stats.failed_attempts", "Stats.buffered", "Stats.parked", "Stats.producing", "Stats.lag", "Stats.lag_age",
         # labels, and what contains others
         "PartitionStats.topic", "PartitionStats.partition", "PartitionCounts.topic", "PartitionCounts.partition",
-        "Stats.partitions", "Stats.counts",
+        "Stats.partitions", "Stats.counts", "Stats.members",
         "Stats.positions_in",  # a word
     }  # fmt: skip
     read = set()
