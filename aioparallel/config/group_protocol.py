@@ -19,11 +19,12 @@ _ASSIGNOR: Final = "partition_assignment_strategy"
 
 def decided_by_brokers(name: str, value: object) -> ConfigurationError:
     """The error for an option of ``OF_BROKERS`` that is given with ``group_protocol="consumer"``."""
+    config = OF_BROKERS[name]
     return ConfigurationError(
         name,
         value,
-        f'cannot be combined with group_protocol="consumer", in which the brokers decide it: leave it out, and set '
-        f"{OF_BROKERS[name]} there, for all groups or for this one",
+        'cannot be combined with group_protocol="consumer", in which the brokers decide it: leave it out, and set '
+        f"{config} there, or {config.removeprefix('group.')} of this group",
     )
 
 

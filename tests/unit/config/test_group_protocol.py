@@ -29,7 +29,8 @@ ROUND_ROBIN = {"partition_assignment_strategy": (RoundRobinPartitionAssignor,)}
         (
             {"group_protocol": "consumer", "session_timeout": 45.0},
             'session_timeout=45.0: cannot be combined with group_protocol="consumer", in which the brokers decide '
-            "it: leave it out, and set group.consumer.session.timeout.ms there",
+            "it: leave it out, and set group.consumer.session.timeout.ms there, or "
+            "consumer.session.timeout.ms of this group",
         ),
         ({"group_protocol": "consumer", "session_timeout": 30.0}, "session_timeout=30.0: cannot be combined"),
         ({"group_protocol": "consumer", "heartbeat_interval": 1}, "set group.consumer.heartbeat.interval.ms there"),
