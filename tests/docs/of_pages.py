@@ -266,6 +266,15 @@ GIVEN: Mapping[str, Given] = {
         starts_kafka=True,
         says="2\n",
     ),
+    "docs/rebalancing.md: Rebalances: the two group protocols": Given(
+        before=_HANDLE,
+        instead={'"orders"': '"rebalanced"'},  # others have a topic orders there
+        after=_RUN,
+        topics={"rebalanced": [Outgoing("rebalanced", b"v", key) for key in (b"c1", b"c2")]},
+        starts_kafka=True,
+        ends=2,
+        says="2 0\n",
+    ),
     "docs/queues.md: Share groups": Given(
         before=_FROM_THE_BEGINNING,
         instead={'"jobs"': '"shared"'},
