@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import pytest
 
@@ -61,20 +62,19 @@ class Held:
         await self.release.wait()
 
 
+def _are_shared(members: list[Member], sizes: list[int], every: set[TopicPartition]) -> bool:
+    """Whether all have as many partitions as ``sizes`` says, and together all."""
+    return [len(one.held) for one in members] == sizes and {p for one in members for p in one.held} == every
+
+
 async def test_only_what_goes_is_revoked(cluster: Cluster, topic: str, group_id: str) -> None:
     """Each rebalance takes from each member what it must give up, and nothing else."""
     await cluster.create_topic(topic, 6)
     members = [member_of(cluster, group_id) for _ in range(3)]
     for count, member in enumerate(members, 1):
         await member.subscribe([topic])
-        await until(
-            lambda count=count: (
-                [len(one.held) for one in members[:count]] == [6 // count] * count
-                and set().union(*(one.held for one in members)) == partitions(topic, 6)
-            ),
-            cluster.timing.deadline,
-            "as many partitions each",
-        )
+        sizes = [6 // count] * count + [0] * (3 - count)
+        await until(partial(_are_shared, members, sizes, partitions(topic, 6)), cluster.timing.deadline, "as many each")
     assert [len(gone) for gone in members[0].heard("revoked")] == [3, 1]
     assert [len(gone) for gone in members[1].heard("revoked")] == [1]
     assert [one.heard("lost") for one in members] == [[], [], []]

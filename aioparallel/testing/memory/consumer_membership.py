@@ -94,7 +94,9 @@ class ConsumerMembership:
                     await self._beat()
                 except TimeoutError:
                     self._is_full = True
-                    logger.info("no answer from the coordinator, retrying", extra=self._log_fields("no_answer"))
+                    logger.info(
+                        "no answer from the coordinator, retrying", extra={**self._log_fields(), "action": "no_answer"}
+                    )
                 except Refused as refused:
                     await self._recover(refused)
                 else:
@@ -137,7 +139,7 @@ class ConsumerMembership:
                 "could not leave group %s (%s): the session will expire by itself",
                 self._group_id,
                 str(error) or "no answer",
-                extra=self._log_fields("leave"),
+                extra={**self._log_fields(), "action": "leave"},
             )
 
     # -- heartbeats
@@ -212,7 +214,10 @@ class ConsumerMembership:
         self.held.update(added)
         if added:
             logger.info(
-                "%d partitions were added in epoch %d", len(added), generation.id, extra=self._log_fields("assigned")
+                "%d partitions were added in epoch %d",
+                len(added),
+                generation.id,
+                extra={**self._log_fields(), "action": "assigned"},
             )
         self._listener.assigned(sorted(added), generation)
         if added:
@@ -272,17 +277,14 @@ class ConsumerMembership:
         gone = sorted(self.held)
         self.held.clear()
         if gone or self._revoking is not None:
-            logger.warning("lost %d partitions: %s", len(gone), code.name, extra=self._log_fields("lost"))
+            logger.warning(
+                "lost %d partitions: %s", len(gone), code.name, extra={**self._log_fields(), "action": "lost"}
+            )
             self._dropped(gone)
             self._listener.lost(gone)
 
-    def _log_fields(self, action: str) -> dict[str, object]:
-        return {
-            "group_id": self._group_id,
-            "member_id": self.member_id,
-            "generation": self.generation,
-            "action": action,
-        }
+    def _log_fields(self) -> dict[str, object]:
+        return {"group_id": self._group_id, "member_id": self.member_id, "generation": self.generation}
 
 
 def _regex_of(pattern: re.Pattern[str]) -> str:

@@ -25,7 +25,7 @@ def consumer_of(
     *,
     isolation_level: Isolation = "read_uncommitted",
     cooperative: bool = False,
-    group_protocol: Literal["classic", "consumer"] = "classic",
+    protocol: Literal["classic", "consumer"] = "classic",
     **options: Unpack[OptionFields],
 ) -> ParallelConsumer[Any, Any]:
     """A consumer of group "g" on the broker in memory, with quick heartbeats, commits and retries."""
@@ -33,7 +33,7 @@ def consumer_of(
         broker,
         GROUP,
         isolation_level=isolation_level,
-        group_protocol=group_protocol,
+        group_protocol=protocol,
         cooperative=cooperative,
         session_timeout=2,
         heartbeat_interval=0.02,

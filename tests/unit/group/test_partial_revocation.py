@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Unpack
 
 from aioparallel.config.options import OptionFields
 from aioparallel.consumer import ParallelConsumer
@@ -22,11 +22,12 @@ Handler = Callable[[Record[Any, Any]], Awaitable[None]]
 
 @asynccontextmanager
 async def running(
-    broker: InMemoryBroker, handler: Handler, **options: Any
+    broker: InMemoryBroker, handler: Handler, **options: Unpack[OptionFields]
 ) -> AsyncIterator[ParallelConsumer[Any, Any]]:
     """A member of the new protocol that runs; stopped at the end."""
-    fields: OptionFields = {"drain_timeout": 20, **options}
-    async with consumer_of(broker, "m", group_protocol="consumer", **fields) as consumer:
+    fields: OptionFields = {"drain_timeout": 20}
+    fields.update(options)
+    async with consumer_of(broker, "m", protocol="consumer", **fields) as consumer:
         task = asyncio.create_task(consumer.run(handler))
         await until(lambda: consumer._engine is not None)
         try:
@@ -99,7 +100,7 @@ async def test_a_member_that_gives_everything_away_has_not_joined(broker: InMemo
     gate = Gate(P0)
     async with running(broker, gate) as first:
         await until(lambda: gate.waits)
-        going = asyncio.create_task(run_of(first).revoked([P0]))  # type: ignore[attr-defined]
+        going = asyncio.create_task(run_of(first).revoked([P0]))
         await until(lambda: going_of(first))
         assert not run_of(first).has_joined
         gate.release.set()
