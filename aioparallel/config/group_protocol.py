@@ -28,20 +28,20 @@ def decided_by_brokers(name: str, value: object) -> ConfigurationError:
     )
 
 
-def check_group_protocol(remote_assignor: object, client_options: Mapping[str, object], *, is_consumer: bool) -> None:
+def check_group_protocol(protocol: str, remote_assignor: object, client_options: Mapping[str, object]) -> None:
     """Check the assignors. Raises ConfigurationError."""
     if remote_assignor is not None:
         name = "group_remote_assignor"
         if not isinstance(remote_assignor, str) or not remote_assignor.strip():
             raise ConfigurationError(name, remote_assignor, 'must be an assignor of the brokers, such as "uniform"')
-        if not is_consumer:
+        if protocol == "classic":
             raise ConfigurationError(
                 name,
                 remote_assignor,
-                f'needs group_protocol="consumer"; members of the protocol "classic" assign by '
+                f'needs group_protocol="consumer" or "auto"; members of the protocol "classic" assign by '
                 f"client_options[{_ASSIGNOR!r}]",
             )
-    if is_consumer and _ASSIGNOR in client_options:
+    if protocol == "consumer" and _ASSIGNOR in client_options:
         raise ConfigurationError(
             f"client_options[{_ASSIGNOR!r}]",
             client_options[_ASSIGNOR],

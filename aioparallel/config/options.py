@@ -127,16 +127,16 @@ class Options(Handling):
 
     # -- Group membership -----------------------------------------------------------------------------------
 
-    group_protocol: Literal["classic", "consumer"] = "classic"
+    group_protocol: Literal["classic", "consumer", "auto"] = "classic"
     """How members share the partitions. ``"classic"``: in a rebalance all members give up all their partitions.
     ``"consumer"``: the brokers assign, and a member gives up only the partitions that move (KIP-848); this needs Kafka
-    4.0 or later."""
+    4.0 or later. ``"auto"``: the second one, or the first one if the brokers refuse the second for this group."""
     group_remote_assignor: str | None = None
-    """With ``group_protocol="consumer"``, the brokers' assignor: ``"uniform"``, ``"range"``, or another one that they
-    have. None: their default, the first of ``group.consumer.assignors``."""
+    """With ``group_protocol="consumer"`` or ``"auto"``, the brokers' assignor: ``"uniform"``, ``"range"``, or another
+    one that they have. None: their default, the first of ``group.consumer.assignors``."""
     session_timeout: float = 30.0
-    """Seconds without a heartbeat after which the group removes this member. With ``group_protocol="consumer"`` the
-    brokers decide this, by ``group.consumer.session.timeout.ms``."""
+    """Seconds without a heartbeat after which the group removes this member. With ``group_protocol="consumer"`` (or
+    ``"auto"``, if it has come to that) the brokers decide this, by ``group.consumer.session.timeout.ms``."""
     heartbeat_interval: float = 3.0
     """Seconds between heartbeats. A member learns of a rebalance at its next heartbeat. At most a third of
     ``session_timeout``. With ``group_protocol="consumer"`` the brokers decide this, by
@@ -235,7 +235,7 @@ class PlainFields(TypedDict, total=False):
     start_at: StartAt | None
     until: Literal["end"] | None
     skip_unreadable: Collection[tuple[str, int, int]]
-    group_protocol: Literal["classic", "consumer"]
+    group_protocol: Literal["classic", "consumer", "auto"]
     group_remote_assignor: str | None
     session_timeout: float
     heartbeat_interval: float
@@ -258,7 +258,7 @@ class OptionFields(PlainFields, total=False):
 # -- Written by hand again ------------------------------------------------------------------------------
 
 _CHOICES: dict[str, tuple[object, ...]] = {
-    "group_protocol": ("classic", "consumer"),
+    "group_protocol": ("classic", "consumer", "auto"),
     "auto_offset_reset": ("earliest", "latest", "error"),
     "auto_offset_reset_new_partitions": ("earliest", "latest", "error"),
     "until": (None, "end"),
@@ -371,7 +371,7 @@ def _check_security(options: Options) -> None:
 
 def _check_group_protocol(options: Options) -> None:
     is_consumer = options.group_protocol == "consumer"
-    check_group_protocol(options.group_remote_assignor, options.client_options, is_consumer=is_consumer)
+    check_group_protocol(options.group_protocol, options.group_remote_assignor, options.client_options)
     for name in OF_BROKERS if is_consumer else ():
         value = getattr(options, name)
         if value != Options.__dataclass_fields__[name].default:

@@ -27,8 +27,8 @@ class ClassicGroup:
         self,
         consumer: Consumer,
         coordinator: Coordinator,
-        group_id: str,
         *,
+        group_id: str,
         park: Callable[[TopicPartition], None],
         on_failure: Callable[[Exception], None],
     ) -> None:

@@ -14,6 +14,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import aiokafka.errors as kafka
 
 from aioparallel.clients.aiokafka.aiokafka_errors import is_passing, translated
+from aioparallel.clients.aiokafka.auto_group import AutoGroup
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.classic_group import ClassicGroup
 from aioparallel.clients.aiokafka.connecting import close, start_client
@@ -107,7 +108,8 @@ class AiokafkaClient:
 
     ``group_protocol``: ``consumer`` is the protocol of Kafka 4.0 (KIP-848), in which a rebalance stops only the
     partitions that move. The brokers set session timeout and heartbeat interval then, and assign the partitions:
-    ``group_remote_assignor`` is the name of the assignor there, such as ``uniform`` or ``range``.
+    ``group_remote_assignor`` is the name of the assignor there, such as ``uniform`` or ``range``. ``auto`` is the
+    classic protocol if the brokers do not have the new one, or refuse it for this group.
     """
 
     def __init__(
@@ -120,7 +122,7 @@ class AiokafkaClient:
         rebalance_timeout: float = 60.0,
         client_options: Mapping[str, object] | None = None,
         offset_retention: float | None = None,
-        group_protocol: Literal["classic", "consumer"] = "classic",
+        group_protocol: Literal["classic", "consumer", "auto"] = "classic",
         group_remote_assignor: str | None = None,
     ) -> None:
         self._offset_retention = offset_retention
@@ -199,11 +201,17 @@ class AiokafkaClient:
         ReadReplicas(fetcher, self._settings.fetch_wait)
         walk = FetchWalk(fetcher, subscriptions, read_committed=read_committed)
         identity = walk.identity = LogIdentity(consumer._client, broker_watch.brokers, lambda: walk.assigned, self.wake)
+        make_new = partial(ConsumerGroup, settings, consumer, broker_watch, walk)
+        make_classic = partial(
+            ClassicGroup, consumer, group_id=settings.group_id, park=walk.park, on_failure=self._fail
+        )
         group: Group
         if settings.group_protocol == "consumer":
-            group = ConsumerGroup(settings, consumer, broker_watch, walk, on_failure=self._fail)
+            group = make_new(self._fail)
+        elif settings.group_protocol == "classic":
+            group = make_classic(coordinator)
         else:
-            group = ClassicGroup(consumer, coordinator, settings.group_id, park=walk.park, on_failure=self._fail)
+            group = AutoGroup(settings, consumer, make_new, make_classic, self._fail)
         offsets = GroupOffsets(
             settings.group_id,
             group.coordinator,

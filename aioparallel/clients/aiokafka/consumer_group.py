@@ -50,7 +50,6 @@ class ConsumerGroup:
         consumer: Consumer,
         broker_watch: BrokerWatch,
         walk: FetchWalk,
-        *,
         on_failure: Callable[[Exception], None],
     ) -> None:
         self._settings = settings

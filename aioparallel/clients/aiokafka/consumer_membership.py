@@ -19,6 +19,7 @@ from aioparallel.clients.aiokafka.group_member import GroupMember, Place, Then
 from aioparallel.clients.aiokafka.group_node import GroupNode, LookUpRefused
 from aioparallel.clients.aiokafka.group_refusals import refusal
 from aioparallel.clients.aiokafka.topic_names import TopicNames
+from aioparallel.clients.messages import UnencodableMessage
 from aioparallel.clients.messages.consumer_groups import CONSUMER_GROUP_HEARTBEAT
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records.error_codes import ErrorCode
@@ -176,7 +177,7 @@ class ConsumerMembership:
             answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, sent)
         except LookUpRefused as error:
             self._refused(error.code, None)
-        except kafka.IncompatibleBrokerVersion as error:
+        except (kafka.IncompatibleBrokerVersion, UnencodableMessage) as error:
             self._refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
         except (kafka.KafkaError, OSError) as error:
             self._member.unanswered()

@@ -128,7 +128,8 @@ class GroupMember:
             rack_id=what.rack,
             rebalance_timeout_ms=round(what.rebalance_timeout * 1000),
             subscribed_topic_names=what.topics,
-            subscribed_topic_regex=what.pattern,
+            # librdkafka's mock cluster aborts the process if names come without a pattern. Empty: there is none.
+            subscribed_topic_regex=what.pattern or "",
             server_assignor=what.assignor,
             topic_partitions=owned,
         )

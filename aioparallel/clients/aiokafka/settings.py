@@ -124,7 +124,7 @@ class ConsumerSettings:
     def build(self) -> Consumer:
         """A consumer that has not connected yet and must be closed. Needs a running loop."""
         options = self.options
-        if self.group_protocol == "consumer":
+        if self.group_protocol != "classic":
             # Otherwise aiokafka would join the group itself.
             options = {**options, "group_id": None, "group_instance_id": None}
         return cast("Consumer", built(AIOKafkaConsumer, options, "client_options"))

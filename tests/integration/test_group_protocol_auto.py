@@ -1,0 +1,164 @@
+"""``group_protocol="auto"``: the new protocol where brokers and group may have it, else the classic one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Collection, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+
+from aioparallel import ParallelConsumer, Record
+from aioparallel.clients.aiokafka import AiokafkaClient, consumer_membership
+from aioparallel.clients.messages.consumer_groups import (
+    CONSUMER_GROUP_DESCRIBE,
+    CONSUMER_GROUP_HEARTBEAT,
+    ConsumerGroupDescribeRequest,
+)
+from aioparallel.records.errors import ClientError
+from aioparallel.testing import LocalKafka
+from aioparallel.testing.brokers.broker import Broker
+from aioparallel.testing.brokers.embedded import EmbeddedBroker
+from tests.support.clusters.member import Member
+from tests.support.kafka.asking import asking
+from tests.support.kafka.filling import Message, fill
+from tests.support.waiting import until
+
+DEADLINE = 60.0
+
+
+@asynccontextmanager
+async def members(
+    broker: Broker, group: str, protocols: Collection[str], topics: Collection[str] | re.Pattern[str]
+) -> AsyncIterator[list[Member]]:
+    """One member after the other, stopped at the end."""
+    made: list[Member] = []
+    try:
+        for protocol in protocols:
+            client = AiokafkaClient(
+                broker.bootstrap_servers,
+                group,
+                group_protocol=protocol,  # type: ignore[arg-type]
+                client_options={"metadata_max_age_ms": 500},
+            )
+            made.append(Member(client, DEADLINE))
+            await client.start(DEADLINE)
+            client.subscribe(topics, made[-1])
+            await until(lambda: made[-1].held, DEADLINE, "partitions")
+        yield made
+    finally:
+        for one in made:
+            await one.client.stop(10.0)
+
+
+async def nothing(record: Record) -> None:
+    """A handler."""
+
+
+async def is_new(broker: Broker, group: str) -> bool:
+    """Whether the group is one of the new protocol."""
+    async with asking(broker.bootstrap_servers) as asked:
+        request = ConsumerGroupDescribeRequest(group_ids=(group,))
+        (found,) = (await asked.coordinate(group, CONSUMER_GROUP_DESCRIBE, request)).groups
+    return found.error_code == 0
+
+
+@pytest.mark.real
+async def test_new_where_the_brokers_have_it(local_kafka: LocalKafka) -> None:
+    """Kafka 4.3 has it."""
+    await local_kafka.create_topic("auto-new", 4)
+    async with members(local_kafka, "auto-new", ["auto"], ["auto-new"]) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+        assert await is_new(local_kafka, "auto-new")
+
+
+async def test_the_embedded_broker_has_it(embedded_broker: EmbeddedBroker) -> None:
+    """With several members, which it does not share partitions among in the classic protocol."""
+    await embedded_broker.create_topic("auto-embedded", 4)
+    async with members(embedded_broker, "auto-embedded", ["auto", "consumer"], ["auto-embedded"]) as both:
+        await until(lambda: [len(one.held) for one in both] == [2, 2], DEADLINE, "two partitions each")
+
+
+@pytest.fixture
+def without_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All brokers are as those before Kafka 4.0."""
+    monkeypatch.setattr(consumer_membership, "CONSUMER_GROUP_HEARTBEAT", replace(CONSUMER_GROUP_HEARTBEAT, least=99))
+
+
+@pytest.mark.usefixtures("without_it")
+async def test_consumer_where_they_do_not(embedded_broker: EmbeddedBroker) -> None:
+    """It is asked for, so its absence is an error that says what to do."""
+    topic = "auto-missing"
+    await embedded_broker.create_topic(topic, 1)
+    servers = embedded_broker.bootstrap_servers
+    async with ParallelConsumer(topic, group_id=topic, bootstrap_servers=servers, group_protocol="consumer") as one:
+        with pytest.raises(ClientError, match=r"Kafka 4\.0 or later.*classic"):
+            await one.run(nothing)
+
+
+@pytest.mark.usefixtures("without_it")
+@pytest.mark.parametrize("by_pattern", [False, True])
+async def test_classic_where_they_do_not(embedded_broker: EmbeddedBroker, by_pattern: bool) -> None:
+    """Joins with the classic protocol, by names and by a pattern."""
+    topic = f"auto-old-{by_pattern}"
+    await embedded_broker.create_topic(topic, 4)
+    topics = re.compile(re.escape(topic)) if by_pattern else [topic]
+    async with members(embedded_broker, f"{topic}-group", ["auto"], topics) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+        assert [event.kind for event in one.events] == ["assigned"]
+
+
+@pytest.mark.usefixtures("without_it")
+@pytest.mark.parametrize("number", [1, 500])
+async def test_a_whole_consumer_falls_back(embedded_broker: EmbeddedBroker, number: int) -> None:
+    """Each record is handled once and committed."""
+    topic = f"auto-whole-{number}"
+    await embedded_broker.create_topic(topic, 3)
+    fill(embedded_broker.bootstrap_servers, topic, [Message(b"%d" % n, b"%d" % n) for n in range(number)])
+    seen: list[Record] = []
+
+    async def handle(record: Record) -> None:
+        seen.append(record)
+
+    for _ in range(2):
+        async with ParallelConsumer(
+            topic,
+            group_id=topic,
+            bootstrap_servers=embedded_broker.bootstrap_servers,
+            group_protocol="auto",
+            until="end",
+        ) as consumer:
+            await consumer.run(handle)
+    assert sorted(int(record.value or b"") for record in seen) == list(range(number))
+
+
+@pytest.fixture(scope="module")
+def no_migration() -> Iterator[LocalKafka]:
+    """A broker that does not move running groups to another protocol."""
+    with LocalKafka(compile_once=True, server_properties={"group.consumer.migration.policy": "disabled"}) as broker:
+        yield broker
+
+
+@pytest.mark.real
+async def test_classic_beside_members_that_must_stay_so(no_migration: LocalKafka) -> None:
+    """A running classic group that may not be moved has another classic member then. An empty group is moved."""
+    await no_migration.create_topic("auto-stay", 4)
+    async with members(no_migration, "auto-stay", ["classic", "auto"], ["auto-stay"]) as both:
+        await until(lambda: [len(one.held) for one in both] == [2, 2], DEADLINE, "two partitions each")
+        assert not await is_new(no_migration, "auto-stay")
+    async with members(no_migration, "auto-stay", ["auto"], ["auto-stay"]) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+        assert await is_new(no_migration, "auto-stay")
+
+
+@pytest.mark.real
+async def test_a_running_group_moves_and_moves_back(local_kafka: LocalKafka) -> None:
+    """With the brokers' default policy, the first "auto" member moves it, and the last one's end moves it back."""
+    await local_kafka.create_topic("auto-moves", 4)
+    async with members(local_kafka, "auto-moves", ["classic"], ["auto-moves"]) as (old,):
+        async with members(local_kafka, "auto-moves", ["auto"], ["auto-moves"]) as (new,):
+            await until(lambda: len(old.held) == len(new.held) == 2, DEADLINE, "two partitions each")
+            assert await is_new(local_kafka, "auto-moves")
+        await until(lambda: len(old.held) == 4, DEADLINE, "all partitions")
+        assert not await is_new(local_kafka, "auto-moves")
