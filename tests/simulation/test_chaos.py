@@ -1,4 +1,5 @@
-"""Chaos: what must hold whatever goes wrong, for a hundred seeds. See ``make chaos`` for many more."""
+"""Chaos: what must hold whatever goes wrong, for a hundred seeds, half of them with the new group protocol. See
+``make chaos`` for many more."""
 
 from __future__ import annotations
 
@@ -6,11 +7,13 @@ import asyncio
 import os
 import subprocess
 import sys
+from functools import partial
 
 import pytest
 
 from tests.support.garbage import set_aside
 
+from .plan import GroupProtocol
 from .play import play
 
 SEEDS = 100
@@ -28,13 +31,14 @@ def test_nothing_is_lost_and_nothing_stands_still(first: int) -> None:
     """No record is lost, no key is overlapped or inverted, bounds and counts hold at each look, outputs stand once and
     in order, all is done soon after everything heals, and nothing is left on the loop."""
     for seed in range(first, first + TIMES):
-        if play(seed).violations:
-            played = play(seed, tell=True)
+        protocol: GroupProtocol = "consumer" if seed % 2 else "classic"
+        if play(seed, group_protocol=protocol).violations:
+            played = play(seed, tell=True, group_protocol=protocol)
             story = "\n".join(played.story[-400:])
             found = "\n".join(played.violations)
             pytest.fail(
                 f"{story}\n\nseed {seed} broke a promise:\n{found}\n\n"
-                f"its whole story: python -m tests.simulation --seed {seed}",
+                f"its whole story: python -m tests.simulation --seed {seed} --group-protocol {protocol}",
                 pytrace=False,
             )
 
@@ -52,10 +56,14 @@ def test_a_commit_refused_while_a_heartbeat_is_on_its_way() -> None:
     assert not play(384).violations
 
 
-def test_a_seed_tells_the_same_story_in_every_process() -> None:
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_seed_tells_the_same_story_in_every_process(protocol: GroupProtocol) -> None:
     """Whatever the addresses of objects and the hashes of texts are there."""
-    seeds = range(40, 44)
-    script = f"from tests.simulation.play import play; print([play(seed).digest for seed in {seeds!r}])"
+    seeds, play_one = range(40, 44), partial(play, group_protocol=protocol)
+    script = (
+        "from tests.simulation.play import play; "
+        f"print([play(seed, group_protocol={protocol!r}).digest for seed in {seeds!r}])"
+    )
     stories = [
         subprocess.run(
             [sys.executable, "-c", script],
@@ -67,6 +75,6 @@ def test_a_seed_tells_the_same_story_in_every_process() -> None:
         ).stdout.strip()
         for hash_seed in ("1", "2")
     ]
-    assert stories[0] == stories[1] == str([play(seed).digest for seed in seeds])
-    assert play(seeds[0], tell=True).digest == play(seeds[0]).digest
+    assert stories[0] == stories[1] == str([play_one(seed).digest for seed in seeds])
+    assert play_one(seeds[0], tell=True).digest == play_one(seeds[0]).digest
     assert len(set(stories[0].split(","))) == len(seeds)
