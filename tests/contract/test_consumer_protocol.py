@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from functools import partial
+from collections.abc import Sequence
 
 import pytest
 
@@ -49,6 +49,18 @@ async def commits(member: Member, place: TopicPartition, offset: int) -> None:
     await until(taken, member.deadline, f"a commit of {place}")
 
 
+async def share(members: Sequence[Member], every: set[TopicPartition]) -> None:
+    """Wait until each has as many of these partitions, and none has others."""
+    await until(
+        lambda: (
+            {len(one.held) for one in members} == {len(every) // len(members)}
+            and set[TopicPartition]().union(*(one.held for one in members)) == every
+        ),
+        members[0].deadline,
+        "as many partitions each",
+    )
+
+
 class Held:
     """A ``revoked`` that returns when the test says so."""
 
@@ -62,19 +74,13 @@ class Held:
         await self.release.wait()
 
 
-def _are_shared(members: list[Member], sizes: list[int], every: set[TopicPartition]) -> bool:
-    """Whether all have as many partitions as ``sizes`` says, and together all."""
-    return [len(one.held) for one in members] == sizes and {p for one in members for p in one.held} == every
-
-
 async def test_only_what_goes_is_revoked(cluster: Cluster, topic: str, group_id: str) -> None:
     """Each rebalance takes from each member what it must give up, and nothing else."""
     await cluster.create_topic(topic, 6)
     members = [member_of(cluster, group_id) for _ in range(3)]
     for count, member in enumerate(members, 1):
         await member.subscribe([topic])
-        sizes = [6 // count] * count + [0] * (3 - count)
-        await until(partial(_are_shared, members, sizes, partitions(topic, 6)), cluster.timing.deadline, "as many each")
+        await share(members[:count], partitions(topic, 6))
     assert [len(gone) for gone in members[0].heard("revoked")] == [3, 1]
     assert [len(gone) for gone in members[1].heard("revoked")] == [1]
     assert [one.heard("lost") for one in members] == [[], [], []]
@@ -159,7 +165,7 @@ async def test_a_slow_revoked_delays_only_what_moves(cluster: Cluster, topic: st
     slow, quick, third = (member_of(cluster, group_id) for _ in range(3))
     await slow.join([topic])
     await quick.subscribe([topic])
-    await until(lambda: len(slow.held) == len(quick.held) == 3, cluster.timing.deadline, "three partitions each")
+    await share([slow, quick], partitions(topic, 6))
     held = Held(slow)
     await third.subscribe([topic])
     await until(lambda: held.partitions and len(third.held) == 1, cluster.timing.deadline, "what the quick one gave up")
@@ -192,11 +198,7 @@ async def test_one_that_revokes_too_slowly_is_removed(cluster: Cluster, topic: s
     assert await commit(slow, gone, 1, before) is not None
     assert gone in slow.held
     held.release.set()
-    await until(
-        lambda: len(slow.held) == len(quick.held) == 1 and slow.held | quick.held == partitions(topic, 2),
-        timing.deadline,
-        "one partition each",
-    )
+    await share([slow, quick], partitions(topic, 2))
     assert (await quick.client.committed([gone], timing.deadline))[gone].offset == 9
 
 
@@ -219,11 +221,7 @@ async def test_lost_while_others_are_given_away(cluster: Cluster, topic: str, gr
     assert first.generation.member_id == before.member_id
     assert first.held == held.partitions
     held.release.set()
-    await until(
-        lambda: len(first.held) == len(second.held) == 1 and first.held | second.held == partitions(topic, 2),
-        cluster.timing.deadline,
-        "one partition each",
-    )
+    await share([first, second], partitions(topic, 2))
     for member in (first, second):
         for place in member.held:
             await commits(member, place, 1)

@@ -25,9 +25,7 @@ async def running(
     broker: InMemoryBroker, handler: Handler, **options: Unpack[OptionFields]
 ) -> AsyncIterator[ParallelConsumer[Any, Any]]:
     """A member of the new protocol that runs; stopped at the end."""
-    fields: OptionFields = {"drain_timeout": 20}
-    fields.update(options)
-    async with consumer_of(broker, "m", protocol="consumer", **fields) as consumer:
+    async with consumer_of(broker, "m", protocol="consumer", **options) as consumer:
         task = asyncio.create_task(consumer.run(handler))
         await until(lambda: consumer._engine is not None)
         try:
@@ -74,7 +72,7 @@ async def test_what_is_kept_goes_on(broker: InMemoryBroker) -> None:
     broker.create_topic("m", 2)
     produce(broker, [b"k"], 1, "m")
     gate = Gate(P1)
-    async with running(broker, gate) as first:
+    async with running(broker, gate, drain_timeout=20) as first:
         await until(lambda: gate.waits)
         async with running(broker, nothing) as second:
             await until(lambda: going_of(first) == [P1])
@@ -98,7 +96,7 @@ async def test_a_member_that_gives_everything_away_has_not_joined(broker: InMemo
     broker.create_topic("m", 1)
     produce(broker, [b"k"], 0, "m")
     gate = Gate(P0)
-    async with running(broker, gate) as first:
+    async with running(broker, gate, drain_timeout=20) as first:
         await until(lambda: gate.waits)
         going = asyncio.create_task(run_of(first).revoked([P0]))
         await until(lambda: going_of(first))
@@ -113,7 +111,7 @@ async def test_what_drains_is_not_committed_after_a_loss(broker: InMemoryBroker)
     broker.create_topic("m", 2)
     produce(broker, [b"k"] * 3, 1, "m")
     gate = Gate(P1)
-    async with running(broker, gate) as first:
+    async with running(broker, gate, drain_timeout=20) as first:
         await until(lambda: gate.waits)
         async with running(broker, nothing) as second:
             await until(lambda: going_of(first) == [P1])
