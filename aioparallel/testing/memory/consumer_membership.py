@@ -119,6 +119,7 @@ class ConsumerMembership:
             self._lose(code)
         elif code is ErrorCode.ILLEGAL_GENERATION:
             self._doubted = generation
+        self._is_full = True  # a heartbeat with an old epoch must say what it has
         self._hurry.set()
 
     async def leave(self, timeout: float) -> None:
@@ -158,7 +159,7 @@ class ConsumerMembership:
             subscribed_topic_regex=self._pattern if is_full else None,
             topic_partitions=numbered(self._broker, owned) if is_full or owned != self._told else None,
         )
-        self._has_asked = True
+        self._has_asked, self._is_full = True, False
         try:
             answer = await self._send(request, self._timeout)
         except Refused:
@@ -167,7 +168,7 @@ class ConsumerMembership:
             return
         if life != self._lives:
             return
-        self._is_full, self._told = False, owned
+        self._told = owned
         if doubted is not None:
             self._doubted = None
             if doubted.id == answer.member_epoch:  # it is the current one, so only joining again can help
