@@ -89,11 +89,10 @@ async def lost(stage: Stage) -> None:
     consumer = stage.consumer()
     task = asyncio.ensure_future(live(consumer, stage))
     await stage.comes_to_it(task)
-    group = stage.broker.group(GROUP)
-    [member] = group.members
+    [member] = stage.broker.member_ids(GROUP)
     stage.broker.expire_session(GROUP, member, asyncio.get_running_loop().time())
     async with asyncio.timeout(SOON):
-        while not group.members or not consumer.stats().partitions:
+        while not stage.broker.member_ids(GROUP) or not consumer.stats().partitions:
             await asyncio.sleep(0.001)
     consumer.stop()
     async with asyncio.timeout(SOON):

@@ -215,7 +215,7 @@ async def test_a_killed_member_is_waited_for(broker: InMemoryBroker) -> None:
         dead._producer._brokers._call = nothing_leaves  # type: ignore[union-attr]
         running.cancel()
         await asyncio.wait([running])
-        for member in list(broker.group("g").members):
+        for member in list(broker.member_ids("g")):
             broker.expire_session("g", member, asyncio.get_running_loop().time())
         broker.faults.heal()
         began = asyncio.get_running_loop().time()

@@ -47,7 +47,7 @@ async def test_room_taken_by_records_of_a_lost_session_is_free_again(broker: InM
         broker.faults.always(Request.PRODUCE, Fault(is_request_lost=True))
         produce(broker, [b"%d" % n for n in range(100)])
         await until(lambda: one.stats().intake == "full: max_buffered reached")
-        (member,) = broker.group("g").members
+        (member,) = broker.member_ids("g")
         broker.expire_session("g", member, asyncio.get_running_loop().time())
         await until(lambda: one.health().ready and one.stats().partitions[0].epoch == 2)
         broker.faults.heal()
