@@ -150,6 +150,12 @@ class RebalanceListener(Protocol):
 class Client(Protocol):
     """A Kafka consumer, a member of one group. The docstring of this module says what it promises."""
 
+    @property
+    def assigns_in_steps(self) -> bool:
+        """Whether the group may have more partitions for this member than the last assignment (new protocol): those
+        that others are giving away, or that a member had that has crashed. In the classic protocol a rebalance waits
+        for all of them."""
+
     async def start(self, timeout: float) -> None:
         """Connect. Raises BrokerUnreachable or NotAuthorized within ``timeout`` seconds."""
 

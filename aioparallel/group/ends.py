@@ -1,21 +1,25 @@
-"""Where a run with ``until="end"`` ends, if a log loses its tail."""
+"""When a run with ``until="end"`` ends, if a log loses its tail, or if others have some of the partitions."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from aioparallel.group.assigned_partitions import AssignedPartitions
 from aioparallel.group.assignment import Assignment, AssignmentState
 from aioparallel.group.client import REQUEST_TIMEOUT, Client
+from aioparallel.records.record import TopicPartition
 
 __all__ = ["Ends"]
 
 logger = logging.getLogger(__name__)
 
 _INTERVAL = 1.0  # seconds between two checks
+_LONGEST_SESSION: Final = 60.0
+"""Seconds after which brokers remove a member that sends no heartbeats, by default at most."""
 
 
 @dataclass(eq=False, repr=False)
@@ -25,11 +29,35 @@ class Ends:
 
     The end offset in the last fetch response is only a hint, because a new leader may report too little for a moment.
     So the cluster is asked before a target is lowered.
+
+    In the new group protocol a member may have no partitions yet, because a member that has crashed still has them. So
+    a run that has reached the end of its own partitions waits for the commits of all others, until members that have
+    crashed are removed for sure.
     """
 
     _client: Client
     _assigned: AssignedPartitions
+    _targets: Mapping[TopicPartition, int]
+    _rebalance_timeout: float
     _on_change: Callable[[], None]
+    _reached: set[TopicPartition] = field(default_factory=set)  # by the group, as its commits say
+    _held: frozenset[TopicPartition] = frozenset()
+    _waits_since: float | None = None
+
+    def may_end(self) -> bool:
+        """Whether the run may end, once all of its own partitions have reached their targets."""
+        if not self._client.assigns_in_steps:
+            return True
+        held = frozenset(self._assigned.assignments)
+        if not self._elsewhere():
+            return True
+        now = asyncio.get_running_loop().time()
+        if self._waits_since is None or held != self._held:
+            self._held, self._waits_since = held, now
+        return now - self._waits_since > _LONGEST_SESSION + self._rebalance_timeout
+
+    def _elsewhere(self) -> set[TopicPartition]:
+        return self._targets.keys() - self._assigned.assignments.keys() - self._reached
 
     async def run(self) -> None:
         """Check targets until cancelled."""
@@ -39,6 +67,22 @@ class Ends:
                 assignment for assignment in self._assigned.assignments.values() if self._seems_cut(assignment)
             ]:
                 await self._ask(doubtful)
+            if self._waits_since is not None:
+                await self._look_elsewhere()
+                self._on_change()
+
+    async def _look_elsewhere(self) -> None:
+        """Find out which partitions of other members have reached their targets."""
+        partitions = self._elsewhere()
+        try:
+            ends = await self._client.end_offsets(partitions, REQUEST_TIMEOUT)
+            found = await self._client.committed(partitions, REQUEST_TIMEOUT)
+        except TimeoutError:
+            return  # the next check asks again
+        for partition, committed in found.items():
+            target = self._targets[partition]
+            if committed.offset >= min(target, ends.get(partition, target)):
+                self._reached.add(partition)
 
     def _seems_cut(self, assignment: Assignment) -> bool:
         if assignment.state is not AssignmentState.OPEN or assignment.resetting:

@@ -120,7 +120,7 @@ class GroupRun:
             spawn=self._tasks.spawn,
             is_whole=priorities.is_whole,
         )
-        self._ends = Ends(client, assigned, self._changed)
+        self._ends = Ends(client, assigned, targets or {}, options.rebalance_timeout, self._changed)
         timed = extensions.arrival_topics
         self._arrivals = ArrivalWatch(client, timed, self._rebalancer.assignments.values) if timed else None
         self._planner = priorities.planner(options, scheduler, self._admission.waiting)
@@ -307,6 +307,8 @@ class GroupRun:
             return
         if short:  # everything else is done, and these partitions cannot be read
             self.fail(cast("FetchFailed", short[0].unreadable))
+            return
+        if not self._ends.may_end():
             return
         self._state.stop(drain=True)
         self.follow()

@@ -42,6 +42,10 @@ class AutoGroup:
         self._group: ConsumerGroup | ClassicGroup = new
         self._subscribed: tuple[Collection[str] | re.Pattern[str], RebalanceListener] | None = None
 
+    @property
+    def assigns_in_steps(self) -> bool:
+        return self._group.assigns_in_steps
+
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         self._subscribed = topics, listener
         self._group.subscribe(topics, listener)

@@ -23,6 +23,8 @@ __all__ = ["ClassicGroup"]
 class ClassicGroup:
     """See :class:`~aioparallel.clients.aiokafka.client.Group` for each method."""
 
+    assigns_in_steps = False
+
     def __init__(
         self,
         consumer: Consumer,

@@ -51,6 +51,10 @@ class Group(Protocol):
     """A member of a group, in one of the two protocols."""
 
     @property
+    def assigns_in_steps(self) -> bool:
+        """See :class:`~aioparallel.group.client.Client`."""
+
+    @property
     def coordinator(self) -> CoordinatorNode:
         """Where offsets are committed."""
 
@@ -147,6 +151,10 @@ class AiokafkaClient:
     def __repr__(self) -> str:
         state = "running" if self._running else "not running"
         return f"<AiokafkaClient {self._settings.bootstrap_servers} group {self._settings.group_id!r} {state}>"
+
+    @property
+    def assigns_in_steps(self) -> bool:
+        return self._running is not None and self._running.group.assigns_in_steps
 
     async def start(self, timeout: float) -> None:
         if self._running is not None or self._starting is not None:

@@ -44,6 +44,8 @@ _FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 class ConsumerGroup:
     """See :class:`~aioparallel.clients.aiokafka.client.Group` for each method."""
 
+    assigns_in_steps = True
+
     def __init__(
         self,
         settings: ConsumerSettings,

@@ -121,6 +121,11 @@ class PriorityClient:
 
     # -- groups -----------------------------------------------------------------------------------------
 
+    @property
+    def assigns_in_steps(self) -> bool:
+        """Whether one of the groups may have more partitions for its client."""
+        return any(client.assigns_in_steps for client in self._clients)
+
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         """Subscribe each client to the topics of its priority; ``topics`` is ignored."""
         for priority, client in enumerate(self._clients):

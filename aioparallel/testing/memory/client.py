@@ -106,6 +106,11 @@ class InMemoryClient:
 
     # -- starting and stopping
 
+    @property
+    def assigns_in_steps(self) -> bool:
+        """Whether it is a member of the new protocol."""
+        return self._group_protocol == "consumer"
+
     async def start(self, timeout: float) -> None:
         """Connect within ``timeout`` seconds. Raises BrokerUnreachable or NotAuthorized."""
         if self._is_started or self._is_closed:
