@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 import aiokafka.errors as kafka
 
-from aioparallel.clients.aiokafka.group_member import GroupMember, Place, Then
+from aioparallel.clients.aiokafka.group_member import COORDINATOR_MOVED, GroupMember, Place, Then
 from aioparallel.clients.aiokafka.group_node import GroupNode, LookUpRefused
 from aioparallel.clients.aiokafka.group_refusals import refusal
 from aioparallel.clients.aiokafka.topic_names import TopicNames
@@ -42,6 +42,8 @@ _FIRST_ASSIGNMENT: Final = 2.0
 """Seconds to wait for partitions before a new member counts as one that has none."""
 _RELEASED: Final = 5.0
 """Seconds after a session's end within which the coordinator removes the member."""
+_PAUSES: Final = (0.1, 0.3)
+"""Seconds between the tries to leave."""
 _SOON: Final = 0.5
 """Seconds until the name of a topic is requested again."""
 
@@ -87,9 +89,12 @@ class ConsumerMembership:
         self._told = 0  # the epoch that the listener knows
         self._joined_at = 0.0
         self._doubted: int | None = None  # an epoch
+        self._has_news = False  # for the listener, once the next heartbeat is answered
         self._must_tell = False
+        self._stale: int | None = None  # the last epoch that the coordinator has called stale
         self._look_again = asyncio.Event()
         self._is_hurried = False
+        self._rests_until = 0.0  # after a failure
         self._has_joined = False
         self._losses = 0  # since the last answer without one
         self._in_use_until: float | None = None
@@ -108,15 +113,26 @@ class ConsumerMembership:
             task.cancel()
 
     async def leave(self) -> None:
-        """Leave the group, so that others get the partitions at once."""
-        if self._has_joined:
-            await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
+        """Leave the group, so that others get the partitions at once. Raises what the last try has raised."""
+        if not self._has_joined:
+            return
+        for pause in _PAUSES:
+            with contextlib.suppress(kafka.KafkaError, OSError):
+                answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
+                if answer.error_code not in COORDINATOR_MOVED:
+                    return
+            self._node.coordinator_dead()
+            await asyncio.sleep(pause)
+        await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
 
     def stale(self, generation: Generation) -> None:
-        """An answer says that the coordinator has a newer epoch. The next heartbeat tells."""
-        if generation == self._generation:
-            self._must_tell = True
-            self._hurry()
+        """An answer says that the coordinator has a newer epoch. The next heartbeat tells. It is hurried once in an
+        epoch: the listener may commit again as soon as it hears of the answer."""
+        if generation == self._generation and self._member.is_member:
+            self._has_news = True
+            if self._stale != generation.id:
+                self._stale = generation.id
+                self._hurry()
 
     def doubt(self, generation: Generation) -> None:
         """An answer says that the epoch is stale, or that the member is none any more. The next heartbeat tells."""
@@ -125,8 +141,12 @@ class ConsumerMembership:
             self._hurry()
 
     def removed(self, generation: Generation) -> None:
-        """An answer says that the member is none any more. The answer for an earlier epoch says nothing about now."""
-        if generation == self._generation and self._member.is_member:
+        """An answer says that the member is none any more. The answer for an earlier epoch says nothing about now.
+
+        A static member asks first: only a heartbeat says whether another process has its instance id."""
+        if self._member.subscribed.instance_id is not None:
+            self.doubt(generation)
+        elif generation == self._generation and self._member.is_member:
             self._lose("a commit was refused")
             self._hurry()
 
@@ -135,6 +155,7 @@ class ConsumerMembership:
         return Generation(self._member.epoch, self._member.member_id)
 
     def _hurry(self) -> None:
+        """Send the next heartbeat at once, or when the pause after a failure ends."""
         self._is_hurried = True
         self._look_again.set()
 
@@ -157,7 +178,8 @@ class ConsumerMembership:
     async def _run(self) -> None:
         due = self._loop.time()
         while True:
-            if self._is_hurried or self._loop.time() >= due:
+            now = self._loop.time()
+            if now >= due or (self._is_hurried and now >= self._rests_until):
                 self._is_hurried = False
                 wait = await self._beat()
                 if wait is None:
@@ -171,26 +193,30 @@ class ConsumerMembership:
 
     async def _beat(self) -> float | None:
         """Send one heartbeat. Returns the seconds until the next one; None if there is none."""
-        sent, doubted = self._member.heartbeat(), self._doubted
-        self._has_joined = True
+        sent, doubted, has_news = self._member.heartbeat(), self._doubted, self._has_news
+        self._has_joined, self._has_news = True, False
         try:
             answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, sent)
+            then = self._member.answered(sent, answer)
+            if then is Then.WAIT:
+                self._must_tell |= has_news
+                if doubted is not None:
+                    self._doubted = None
+                    if self._member.epoch == doubted:
+                        self._lose("it has refused a request of the current epoch")
+                        return 0.0
+            else:
+                self._has_news |= has_news
+            return await self._follow(then, answer.error_code, answer.error_message)
         except LookUpRefused as error:
             self._refused(error.code, None)
         except (kafka.IncompatibleBrokerVersion, UnencodableMessage) as error:
             self._refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
         except (kafka.KafkaError, OSError) as error:
+            self._has_news |= has_news
             self._member.unanswered()
             self._node.coordinator_dead()
             return self._again(str(error) or type(error).__name__)
-        else:
-            then = self._member.answered(sent, answer)
-            if then is Then.WAIT and doubted is not None:
-                self._doubted = None
-                if self._member.epoch == doubted:
-                    self._lose("it has refused a request of the current epoch")
-                    return 0.0
-            return await self._follow(then, answer.error_code, answer.error_message)
         return None
 
     async def _follow(self, then: Then, code: int, message: str | None) -> float | None:
@@ -208,8 +234,10 @@ class ConsumerMembership:
             return self._again(why)
         if then is Then.LOST:
             self._lose(why)
-            self._losses += 1
-            return 0.0 if self._losses == 1 else self._again(why)
+            return self._join_again(why)
+        if then is Then.LEAVE:
+            await self._is_released()
+            return self._join_again(why)
         if then is Then.INSTANCE_FENCED:
             self._fenced()
         else:
@@ -226,6 +254,11 @@ class ConsumerMembership:
         self._quick = min(member.interval, self._quick * _SLOWER)
         return wait
 
+    def _join_again(self, why: str) -> float:
+        """Returns the seconds until then."""
+        self._losses += 1
+        return 0.0 if self._losses == 1 else self._again(why)
+
     def _again(self, why: str) -> float:
         """Log a failure. Returns the seconds until the next heartbeat."""
         logger.info(
@@ -235,14 +268,18 @@ class ConsumerMembership:
             extra={"action": "heartbeat_failed", "group_id": self._group_id},
         )
         backoff, self._backoff = self._backoff, min(_LONGEST_BACKOFF, self._backoff * 2)
+        self._rests_until = self._loop.time() + backoff
         return backoff
 
     def _refused(self, code: int, message: str | None) -> None:
         self._fail(refusal(code, message, self._member.subscribed))
 
     async def _wait_for_instance(self) -> float | None:
-        """A member that has crashed has its instance id until its session expires, so this one tries for longer."""
+        """A member that has crashed has its instance id until its session expires, so this one tries for longer. It may
+        also be this member itself: if its join got no answer, or was fenced."""
         instance_id = str(self._member.subscribed.instance_id)
+        if await self._is_released():
+            return self._join_again("the coordinator still had this member")
         if self._in_use_until is None:
             seconds = await self._node.session_timeout() + _RELEASED
             self._in_use_until = self._loop.time() + seconds
@@ -258,6 +295,11 @@ class ConsumerMembership:
         self._fail(InstanceInUse(self._group_id, instance_id))
         return None
 
+    async def _is_released(self) -> bool:
+        """Leave, as a member that the coordinator has and this one has given up. Returns whether it had it."""
+        answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
+        return bool(answer.error_code == ErrorCode.NONE)
+
     # -- partitions
 
     async def _reconcile(self) -> bool:
@@ -267,7 +309,8 @@ class ConsumerMembership:
             return False
         self._give_away()
         is_short_of_names = bool(self._unnamed()) and await self._look_up_names()
-        self._take_over()
+        if self._member.is_member:  # unless a commit has ended that meanwhile
+            self._take_over()
         return is_short_of_names
 
     def _unnamed(self) -> set[bytes]:
@@ -334,13 +377,15 @@ class ConsumerMembership:
             self._positions.remove(giving.values())
             self._member.drop(giving)
             self._giving = {}
-            self._must_tell = True
+            self._has_news = True
             self._hurry()
 
     def _lose(self, why: str) -> None:
         lost, self._held = list(self._held.values()), {}
         self._member.lose()
-        self._told, self._joined_at, self._doubted = 0, 0.0, None
+        self._told, self._joined_at = 0, 0.0
+        self._doubted = self._stale = None
+        self._has_news = self._must_tell = False
         self._positions.remove(lost)
         if self._closed or not (lost or self._giving):
             return

@@ -23,9 +23,9 @@ from aioparallel.clients.messages.consumer_groups import (
 )
 from aioparallel.records.error_codes import RETRIABLE, ErrorCode
 
-__all__ = ["GroupMember", "Place", "Subscribed", "Then"]
+__all__ = ["COORDINATOR_MOVED", "GroupMember", "Place", "Subscribed", "Then"]
 
-_COORDINATOR_MOVED: Final = frozenset(
+COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
@@ -44,6 +44,8 @@ class Then(enum.Enum):
     """The same after a while, at the current coordinator."""
     LOST = enum.auto()
     """The coordinator does not know this member any more. It joins again."""
+    LEAVE = enum.auto()
+    """The coordinator knows this member in a later epoch, and refuses that it joins again (before Kafka 4.3)."""
     INSTANCE_IN_USE = enum.auto()
     """Another member has the instance id, and has not left."""
     INSTANCE_FENCED = enum.auto()
@@ -150,7 +152,7 @@ class GroupMember:
             return Then.WAIT  # all was lost meanwhile, and the next heartbeat joins
         code = answer.error_code
         if code != ErrorCode.NONE:
-            return self._refused(code)
+            return Then.LEAVE if code == ErrorCode.FENCED_MEMBER_EPOCH and not self.is_member else self._refused(code)
         self._says_all = False
         self.epoch = answer.member_epoch
         self.interval = max(_SHORTEST, answer.heartbeat_interval_ms / 1000)
@@ -171,7 +173,7 @@ class GroupMember:
             # A group that has lost all its members may be deleted, or have another type. Joining tells.
             return Then.LOST
         self._says_all = True
-        if code in _COORDINATOR_MOVED:
+        if code in COORDINATOR_MOVED:
             return Then.LOOK_UP
         if code in RETRIABLE or code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return Then.RETRY
