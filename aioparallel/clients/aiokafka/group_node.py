@@ -44,6 +44,13 @@ class GroupNode:
         self.coordinator_id = None
 
     async def ensure_coordinator_known(self) -> None:
+        """Raises KafkaError if the brokers refuse that, or none knows it now."""
+        try:
+            await self.node()
+        except LookUpRefused as refused:
+            raise kafka.for_code(refused.code)(self._group_id) from refused
+
+    async def node(self) -> int:
         """Raises LookUpRefused, and KafkaError or OSError if no broker knows it now."""
         if self.coordinator_id is None:
             answer = await first_answer(self._brokers(), self._look_up)
@@ -51,13 +58,7 @@ class GroupNode:
                 raise kafka.GroupCoordinatorNotAvailableError("no broker knows the coordinator of the group")
             if answer.error_code != ErrorCode.NONE:
                 raise LookUpRefused(answer.error_code)
-            self.coordinator_id = answer.coordinator_id
-
-    async def node(self) -> int:
-        """As :meth:`ensure_coordinator_known`."""
-        await self.ensure_coordinator_known()
-        if self.coordinator_id is None:
-            raise kafka.GroupCoordinatorNotAvailableError("the coordinator of the group has just been lost")
+            self.coordinator_id = int(answer.coordinator_id)
         return self.coordinator_id
 
     async def _look_up(self, node: int) -> Any:
