@@ -36,7 +36,7 @@ from aioparallel.clients.aiokafka.read_replicas import ReadReplicas
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener, Span
 from aioparallel.observe.stats import Contact
-from aioparallel.records.errors import ClientError, ConsumerStateError
+from aioparallel.records.errors import ClientError, ConfigurationError, ConsumerStateError
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["AiokafkaClient"]
@@ -108,7 +108,7 @@ class AiokafkaClient:
     counterpart in this package.
 
     ``offset_retention``: seconds that the group's offsets outlive a commit while it has no members. None leaves it to
-    the broker, whose default is 7 days.
+    the broker, whose default is 7 days. Not with ``group_protocol="consumer"``.
 
     ``group_protocol``: ``consumer`` is the protocol of Kafka 4.0 (KIP-848), in which a rebalance stops only the
     partitions that move. The brokers set session timeout and heartbeat interval then, and assign the partitions:
@@ -129,6 +129,13 @@ class AiokafkaClient:
         group_protocol: Literal["classic", "consumer", "auto"] = "classic",
         group_remote_assignor: str | None = None,
     ) -> None:
+        if offset_retention is not None and group_protocol == "consumer":
+            raise ConfigurationError(
+                "offset_retention",
+                offset_retention,
+                'cannot be combined with group_protocol="consumer", whose commits have no retention of their own: leave it '
+                "out, and set offsets.retention.minutes of the brokers",
+            )
         self._offset_retention = offset_retention
         self._settings = ConsumerSettings(
             bootstrap_servers,

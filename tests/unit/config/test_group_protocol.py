@@ -78,6 +78,12 @@ def test_a_client_of_the_user_is_not_told() -> None:
         ParallelConsumer("t", group_id="g", client=client, group_protocol="consumer")
 
 
+def test_commits_of_the_new_protocol_have_no_retention_of_their_own() -> None:
+    """Only versions of OffsetCommit that this protocol refuses have one."""
+    with pytest.raises(ConfigurationError, match=r"offsets\.retention\.minutes"):
+        AiokafkaClient("127.0.0.1:1", "g", offset_retention=60.0, group_protocol="consumer")
+
+
 def test_share_groups_refuse_both() -> None:
     """They have a protocol of their own."""
     given: list[dict[str, Any]] = [{"group_protocol": "consumer"}, {"group_remote_assignor": "uniform"}]
