@@ -327,10 +327,11 @@ class ConsumerMembership:
         return bool(self._unnamed())
 
     def _take_over(self) -> None:
-        """Take the partitions that have come, once all that must leave have left."""
+        """Take the partitions that have come, once all that must leave have left: one of a topic that was recreated has
+        the name of the old one."""
         member = self._member
         arriving: dict[Place, TopicPartition] = {}
-        if not self._giving:
+        if not (self._giving or member.leaving or member.is_unsure):
             arriving = {
                 place: TopicPartition(name, place.partition)
                 for place in member.arriving

@@ -104,6 +104,12 @@ class GroupMember:
         """What may be taken."""
         return self.target - self.owned
 
+    @property
+    def is_unsure(self) -> bool:
+        """Whether the last heartbeat has no answer that counts. The coordinator may have taken back at once what the
+        member did not have yet, so nothing may be taken until the next answer, which has the assignment."""
+        return self._says_all
+
     # -- heartbeats
 
     def heartbeat(self) -> ConsumerGroupHeartbeatRequest:

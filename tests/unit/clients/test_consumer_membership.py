@@ -77,10 +77,13 @@ class Names:
 
     def __init__(self) -> None:
         self.known: dict[bytes, str] = {TOPIC_ID: "t"}
+        self.later: dict[bytes, str] = {}
+        """Known when they are looked up."""
         self.latency = 0.0
 
     async def look_up(self, topic_ids: Collection[bytes]) -> None:
         await asyncio.sleep(self.latency)
+        self.known |= self.later
 
     def forget_all_but(self, topic_ids: Collection[bytes]) -> None:
         pass
@@ -397,6 +400,73 @@ def test_the_end_of_a_revocation_is_told_when_the_coordinator_knows() -> None:
         await asyncio.sleep(5)
         assert [what for what, _ in stage.listener.heard][:3] == ["assigned", "revoked", "assigned"]
         assert acknowledged[0] <= told[1]
+
+    run(play())
+
+
+# -- two topics of one name, and partitions that the coordinator has taken back
+
+
+def test_a_recreated_topic_is_taken_when_the_old_one_has_gone() -> None:
+    """Another revocation ends while the name of the new topic is looked up. The old partition has to go first: both
+    have the same name."""
+
+    async def play() -> None:
+        new = bytes(15) + b"n"
+        old, both = (TopicPartitions(TOPIC_ID, (0,)),), (TopicPartitions(TOPIC_ID, (0, 1)),)
+
+        def answers(request: Request) -> Response:
+            if request.member_epoch == JOIN:
+                return ok(1, 0, 1)
+            if request.topic_partitions == both:
+                return ok(1, 0)
+            if request.topic_partitions in (old, ()) or loop.time() > begin + 2:
+                return Response(
+                    member_epoch=2 if request.topic_partitions == () else request.member_epoch,
+                    heartbeat_interval_ms=5000,
+                    assignment=Assignment((TopicPartitions(new, (0,)),)),
+                )
+            return ok(1, silent=True)
+
+        loop = asyncio.get_running_loop()
+        begin = loop.time()
+        stage = Stage(answers)
+        stage.listener.drain = 3.0
+        stage.names.latency = 2.0
+        stage.names.later = {new: "t"}
+        stage.membership.start()
+        await asyncio.sleep(30)
+        heard = [(what, told[0] if what == "assigned" else told) for what, told in stage.listener.heard]  # type: ignore[index]
+        changes = [one for one in heard if one != ("assigned", [])]
+        assert changes == [("assigned", [0, 1]), ("revoked", [1]), ("revoked", [0]), ("assigned", [0])]
+        assert stage.positions.held == {TopicPartition("t", 0)}
+
+    run(play())
+
+
+def test_nothing_is_taken_that_a_lost_answer_may_have_taken_back() -> None:
+    """A heartbeat says that the member has nothing yet, as a name is unknown. So the coordinator may give the partition
+    to another member at once, in an answer that is lost."""
+
+    async def play() -> None:
+        answers: list[Response | Exception] = [
+            ok(1, 0, 1),
+            kafka.RequestTimedOutError(),
+            kafka.RequestTimedOutError(),
+            ok(2, 0),
+        ]
+        stage = Stage(lambda _: answers.pop(0) if len(answers) > 1 else answers[0])
+        stage.names.known.clear()
+        asked = stage.node.asked
+        loop = asyncio.get_running_loop()
+        loop.call_later(0.15, lambda: stage.names.later.update({TOPIC_ID: "t"}))
+        stage.node.latency = 0.1
+        stage.membership.start()
+        while len(asked) < 3:
+            await asyncio.sleep(0.01)
+        assert stage.listener.heard == []
+        await asyncio.sleep(5)
+        assert [told for what, told in stage.listener.heard if what == "assigned"][0] == ([0], 2)
 
     run(play())
 
