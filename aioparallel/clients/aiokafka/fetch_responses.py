@@ -9,7 +9,7 @@ reports nothing. Here this becomes an error of the partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, cast
 
 from aiokafka import TopicPartition as Place  # required by aiokafka
@@ -27,6 +27,10 @@ __all__ = ["FetchResponses"]
 _CODE: Final = 1
 _DATA: Final = -1
 """Indices of the error code and the data within a partition's part of a response."""
+
+_Asked = tuple[int, PartitionState | None]
+"""The offset, and the state of the partition then."""
+_NOT_ASKED: Final[_Asked] = (-1, None)
 
 
 class FetchResponses:
@@ -46,9 +50,17 @@ class FetchResponses:
 
     async def send(self, node_id: int, request: object, *, group: int = ConnectionGroup.DEFAULT) -> Any:
         """``AIOKafkaClient.send``, which keeps the bytes of fetch responses."""
+        if not isinstance(request, FetchRequest):
+            return await self._send(node_id, request, group=group)
+        of_fetch: Any = request
+        asked = {
+            TopicPartition(topic, number): (offset, self._state(TopicPartition(topic, number)))
+            for topic, partitions in of_fetch.topics
+            for number, offset, *_ in partitions
+        }
         answer = await self._send(node_id, request, group=group)
-        if isinstance(request, FetchRequest):
-            self._keep(request, answer)
+        for topic, partitions in answer.topics:
+            partitions[:] = [part for part in partitions if self._keep(TopicPartition(topic, part[0]), part, asked)]
         return answer
 
     def taken(self, partition: TopicPartition) -> bytes:
@@ -60,18 +72,20 @@ class FetchResponses:
         if len(self._bytes) > len(self._fetcher._records):
             self._bytes = {tp: data for tp, data in self._bytes.items() if tp in self._fetcher._records}
 
-    def _keep(self, request: Any, answer: Any) -> None:
-        asked = {(topic, number): offset for topic, partitions in request.topics for number, offset, *_ in partitions}
-        for topic, partitions in answer.topics:
-            for part in partitions:
-                partition = TopicPartition(topic, part[0])
-                # aiokafka discards an answer about another position, such as a late one of the leader before.
-                if (state := self._state(partition)) is None or state.position != asked.get(partition):
-                    continue
-                if part[_CODE] == ErrorCode.CORRUPT_MESSAGE:
-                    self._report_corrupt(partition, state.position)
-                elif data := part[_DATA]:
-                    self._bytes[partition] = data
+    def _keep(self, partition: TopicPartition, part: Any, asked: Mapping[TopicPartition, _Asked]) -> bool:
+        """Keep the bytes of a partition's part. Returns False if aiokafka must not see it: the partition was given away
+        and has come back meanwhile. aiokafka compares the offsets only, and the topic may be another one of that name.
+        """
+        offset, before = asked.get(partition, _NOT_ASKED)
+        if (state := self._state(partition)) is not before:
+            return False
+        # aiokafka discards an answer about another position, such as a late one of the leader before.
+        if state is not None and state.position == offset:
+            if part[_CODE] == ErrorCode.CORRUPT_MESSAGE:
+                self._report_corrupt(partition, offset)
+            elif data := part[_DATA]:
+                self._bytes[partition] = data
+        return True
 
     def _state(self, partition: TopicPartition) -> PartitionState | None:
         """The state of an assigned partition with a position."""

@@ -37,3 +37,22 @@ async def test_a_late_answer_does_not_replace_the_bytes() -> None:
     await responses.send(1, fetch(5))
     assert responses.taken(P) == b"new"
     assert responses.taken(P) == b""
+
+
+async def test_an_answer_for_an_earlier_assignment_of_the_partition_is_dropped() -> None:
+    """In the new group protocol a partition may go and come back while its fetch is in flight, with the topic deleted
+    and created again. Offset and name are the same, and aiokafka compares nothing else."""
+    new = SimpleNamespace(position=0, has_valid_position=True)
+    states = {P: SimpleNamespace(position=0, has_valid_position=True)}
+
+    async def send(_node: int, _request: Any, **_options: object) -> object:
+        states[P] = new
+        return SimpleNamespace(topics=[("t", [(0, 0, 100, b"old")])])
+
+    assignment = SimpleNamespace(active=True, state_value=states.get)
+    subscriptions = SimpleNamespace(subscription=SimpleNamespace(assignment=assignment))
+    fetcher = SimpleNamespace(_client=SimpleNamespace(send=send), _records={})
+    responses = FetchResponses(cast("Fetcher", fetcher), cast("SubscriptionState", subscriptions))
+    answer = await responses.send(1, fetch(0))
+    assert [list(partitions) for _, partitions in answer.topics] == [[]]
+    assert responses.taken(P) == b""
