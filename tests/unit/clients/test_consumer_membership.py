@@ -180,10 +180,8 @@ class StaticCoordinator:
                 return bad(ErrorCode.UNRELEASED_INSTANCE_ID)
             self.owner, self.epoch = request.member_id, self.epoch + 1
             return ok(self.epoch, 0)
-        if self.owner is None:
-            return bad(ErrorCode.UNKNOWN_MEMBER_ID)
         if self.owner != request.member_id:
-            return bad(ErrorCode.FENCED_INSTANCE_ID)
+            return bad(ErrorCode.UNKNOWN_MEMBER_ID if self.owner is None else ErrorCode.FENCED_INSTANCE_ID)
         if request.member_epoch in (LEAVE, LEAVE_TO_RETURN):
             self.owner = None
             return Response(member_epoch=request.member_epoch)
@@ -466,7 +464,7 @@ def test_nothing_is_taken_that_a_lost_answer_may_have_taken_back() -> None:
             await asyncio.sleep(0.01)
         assert stage.listener.heard == []
         await asyncio.sleep(5)
-        assert [told for what, told in stage.listener.heard if what == "assigned"][0] == ([0], 2)
+        assert next(told for what, told in stage.listener.heard if what == "assigned") == ([0], 2)
 
     run(play())
 
