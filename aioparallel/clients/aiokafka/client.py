@@ -133,8 +133,8 @@ class AiokafkaClient:
             raise ConfigurationError(
                 "offset_retention",
                 offset_retention,
-                'cannot be combined with group_protocol="consumer", whose commits have no retention of their own: leave '
-                "it out, and set offsets.retention.minutes of the brokers",
+                'cannot be combined with group_protocol="consumer", whose commits have no retention of their own: '
+                "leave it out, and set offsets.retention.minutes of the brokers",
             )
         self._offset_retention = offset_retention
         self._settings = ConsumerSettings(

@@ -155,10 +155,9 @@ class ConsumerGroups:
         if group.epoch < classic.generation:
             group.epoch = group.assignment_epoch = classic.generation
         if request.instance_id is not None and (before := group.with_instance(request.instance_id)) is not None:
-            if before.epoch == LEAVE_TO_RETURN:
-                self._replace(group, before, request.member_id)
-            elif before.id != request.member_id:
-                raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID)
+            if before.epoch != LEAVE_TO_RETURN:
+                raise Refused(ErrorCode.UNRELEASED_INSTANCE_ID)  # also to itself
+            self._replace(group, before, request.member_id)
         member = group.members.get(request.member_id)
         if member is None:
             member = ConsumerMember(request.member_id, request.instance_id)

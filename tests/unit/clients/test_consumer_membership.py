@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
-from typing import Any
+from typing import Any, TypeAlias
 
 import aiokafka.errors as kafka
 import pytest
@@ -26,7 +26,8 @@ from aioparallel.records.errors import InstanceFenced, InstanceInUse, NotAuthori
 from aioparallel.records.record import TopicPartition
 from tests.support.virtual_time import VirtualLoop
 
-Request, Response = ConsumerGroupHeartbeatRequest, ConsumerGroupHeartbeatResponse
+Request: TypeAlias = ConsumerGroupHeartbeatRequest
+Response: TypeAlias = ConsumerGroupHeartbeatResponse
 Answering = Callable[[Request], Response | Exception]
 
 TOPIC_ID = bytes(15) + b"t"
