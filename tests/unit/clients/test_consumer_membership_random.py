@@ -8,6 +8,7 @@ import contextlib
 import itertools
 import random
 from collections.abc import Collection
+from typing import Any
 
 import aiokafka.errors as kafka
 import pytest
@@ -96,14 +97,9 @@ class Member:
         self.core = GroupMember(
             Subscribed("g", TOPICS, instance_id=instance_id, rebalance_timeout=REBALANCE), member_id
         )
+        around: Any = self
         self.membership = ConsumerMembership(
-            self.core,
-            self,
-            self,
-            self,
-            self,
-            retry_backoff=0.1,
-            on_failure=self.failures.append,  # type: ignore[arg-type]
+            self.core, around, around, self, self, retry_backoff=0.1, on_failure=self.failures.append
         )
         self.membership.start()
         self._commits = asyncio.create_task(self._commit())
