@@ -3,7 +3,8 @@
 ::
 
     group_member.py         epochs, what is owned, what heartbeats say, what their answers mean    synchronous
-    consumer_membership.py  one coroutine: heartbeats; another one: what is given away
+    consumer_membership.py  one coroutine: heartbeats, and what their answers mean
+    group_reconciler.py     takes partitions, and gives them away
     own_assignment.py       what aiokafka fetches, partition by partition
     group_node.py           who coordinates the group
     topic_names.py          the names of assigned topics

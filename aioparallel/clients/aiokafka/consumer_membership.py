@@ -1,64 +1,40 @@
-"""Membership in a consumer group of the new protocol (KIP-848): joins, sends heartbeats, takes and gives away single
-partitions, leaves.
-
-One coroutine sends the heartbeats, and takes partitions. Another one gives partitions away, as that may take long: the
-heartbeats continue meanwhile, and so does everything that is done with the partitions that stay.
-"""
+"""Membership in a consumer group of the new protocol (KIP-848): joins, sends heartbeats, joins again, leaves."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Coroutine
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Final
 
 import aiokafka.errors as kafka
 
-from aioparallel.clients.aiokafka.group_member import COORDINATOR_MOVED, GroupMember, Place, Then
+from aioparallel.clients.aiokafka.group_member import GroupMember, Place, Then
 from aioparallel.clients.aiokafka.group_node import GroupNode, LookUpRefused
+from aioparallel.clients.aiokafka.group_reconciler import GroupReconciler, Positions
 from aioparallel.clients.aiokafka.group_refusals import refusal
 from aioparallel.clients.aiokafka.topic_names import TopicNames
 from aioparallel.clients.messages import UnencodableMessage
 from aioparallel.clients.messages.consumer_groups import CONSUMER_GROUP_HEARTBEAT
 from aioparallel.group.client import Generation, RebalanceListener
-from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.error_codes import RETRIABLE, ErrorCode
 from aioparallel.records.errors import InstanceFenced, InstanceInUse
-from aioparallel.records.record import TopicPartition
 
-__all__ = ["ConsumerMembership", "Positions"]
+__all__ = ["ConsumerMembership"]
 
 logger = logging.getLogger(__name__)
 
 _LONGEST_BACKOFF: Final = 1.0
-_NAMES: Final = 3.0
-"""Timeout of a request for the names of topics, in seconds."""
 _QUICK: Final = 0.2
 """Seconds until the next heartbeat after a change."""
 _SLOWER: Final = 1.2
 _WITHOUT: Final = 1.0
 """Most seconds between two heartbeats of a member without partitions."""
-_FIRST_ASSIGNMENT: Final = 2.0
-"""Seconds to wait for partitions before a new member counts as one that has none."""
 _RELEASED: Final = 5.0
 """Seconds after a session's end within which the coordinator removes the member."""
-_PAUSES: Final = (0.1, 0.3)
-"""Seconds between the tries to leave."""
 _SOON: Final = 0.5
 """Seconds until the name of a topic is requested again."""
-
-
-class Positions(Protocol):
-    """What is fetched."""
-
-    def add(self, partitions: Collection[TopicPartition]) -> None:
-        """These are assigned; nothing is fetched of them yet."""
-
-    def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch nothing more of these."""
-
-    def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget these."""
 
 
 class ConsumerMembership:
@@ -76,22 +52,18 @@ class ConsumerMembership:
         on_failure: Callable[[Exception], object],
     ) -> None:
         self._member = member
-        self._quick = _QUICK
         self._node = node
-        self._names = names
-        self._positions = positions
-        self._listener = listener
+        self._reconciler = GroupReconciler(
+            member, names, positions, listener, on_given_away=self._given_away, on_failure=on_failure
+        )
         self._retry_backoff = self._backoff = retry_backoff
         self._on_failure = on_failure
         self._group_id = member.subscribed.group_id
-        self._held: dict[Place, TopicPartition] = {}  # owned, and not being given away
-        self._giving: dict[Place, TopicPartition] = {}
-        self._told = 0  # the epoch that the listener knows
-        self._joined_at = 0.0
         self._doubted: int | None = None  # an epoch
         self._has_news = False  # for the listener, once the next heartbeat is answered
-        self._must_tell = False
         self._stale: int | None = None  # the last epoch that the coordinator has called stale
+        self._quick = _QUICK
+        self._answered: tuple[int, frozenset[Place]] = (0, frozenset())  # epoch and target of the last answer
         self._look_again = asyncio.Event()
         self._is_hurried = False
         self._rests_until = 0.0  # after a failure
@@ -100,35 +72,35 @@ class ConsumerMembership:
         self._in_use_until: float | None = None
         self._closed = False
         self._loop = asyncio.get_running_loop()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         """Join the group."""
-        self._spawn(self._run(), "aioparallel-group-heartbeats")
+        self._task = asyncio.create_task(self._run(), name="aioparallel-group-heartbeats")
+        self._task.add_done_callback(self._ended)
 
     def close(self) -> None:
         """Call the listener no more, and send nothing more by itself."""
         self._closed = True
-        for task in self._tasks:
-            task.cancel()
+        self._reconciler.close()
+        if self._task is not None:
+            self._task.cancel()
 
     async def leave(self) -> None:
-        """Leave the group, so that others get the partitions at once. Raises what the last try has raised."""
-        if not self._has_joined:
-            return
-        for pause in _PAUSES:
+        """Leave the group, so that others get the partitions at once. If the coordinator has moved, or does not answer,
+        try again until it does."""
+        while self._has_joined:
             with contextlib.suppress(kafka.KafkaError, OSError):
                 answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
-                if answer.error_code not in COORDINATOR_MOVED:
+                if answer.error_code not in RETRIABLE:
                     return
             self._node.coordinator_dead()
-            await asyncio.sleep(pause)
-        await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
+            await asyncio.sleep(self._retry_backoff)
 
     def stale(self, generation: Generation) -> None:
         """An answer says that the coordinator has a newer epoch. The next heartbeat tells. It is hurried once in an
         epoch: the listener may commit again as soon as it hears of the answer."""
-        if generation == self._generation and self._member.is_member:
+        if generation == self._reconciler.generation and self._member.is_member:
             self._has_news = True
             if self._stale != generation.id:
                 self._stale = generation.id
@@ -136,7 +108,7 @@ class ConsumerMembership:
 
     def doubt(self, generation: Generation) -> None:
         """An answer says that the epoch is stale, or that the member is none any more. The next heartbeat tells."""
-        if generation == self._generation and self._member.is_member:
+        if generation == self._reconciler.generation and self._member.is_member:
             self._doubted = self._member.epoch
             self._hurry()
 
@@ -146,26 +118,20 @@ class ConsumerMembership:
         A static member asks first: only a heartbeat says whether another process has its instance id."""
         if self._member.subscribed.instance_id is not None:
             self.doubt(generation)
-        elif generation == self._generation and self._member.is_member:
+        elif generation == self._reconciler.generation and self._member.is_member:
             self._lose("a commit was refused")
             self._hurry()
 
-    @property
-    def _generation(self) -> Generation:
-        return Generation(self._member.epoch, self._member.member_id)
+    def _given_away(self) -> None:
+        self._has_news = True
+        self._hurry()
 
     def _hurry(self) -> None:
         """Send the next heartbeat at once, or when the pause after a failure ends."""
         self._is_hurried = True
         self._look_again.set()
 
-    def _spawn(self, work: Coroutine[None, None, None], name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
     def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._fail(error if isinstance(error, Exception) else RuntimeError(repr(error)))
 
@@ -185,7 +151,7 @@ class ConsumerMembership:
                 if wait is None:
                     return
                 due = self._loop.time() + wait
-            is_short_of_names = await self._reconcile()
+            is_short_of_names = await self._reconciler.reconcile()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(min(due, self._loop.time() + _SOON) if is_short_of_names else due):
                     await self._look_again.wait()
@@ -199,7 +165,7 @@ class ConsumerMembership:
             answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, sent)
             then = self._member.answered(sent, answer)
             if then is Then.WAIT:
-                self._must_tell |= has_news
+                self._reconciler.joined(has_news=has_news)
                 if doubted is not None:
                     self._doubted = None
                     if self._member.epoch == doubted:
@@ -224,7 +190,6 @@ class ConsumerMembership:
             return await self._wait_for_instance()
         self._in_use_until = None
         if then is Then.WAIT:
-            self._joined_at = self._joined_at or self._loop.time()
             self._backoff, self._losses = self._retry_backoff, 0
             return self._until_next()
         why = f"{message} (error code {code})"
@@ -239,17 +204,25 @@ class ConsumerMembership:
             await self._is_released()
             return self._join_again(why)
         if then is Then.INSTANCE_FENCED:
-            self._fenced()
+            self._has_joined = False  # the other process is the member
+            fenced = InstanceFenced(self._group_id, str(self._member.subscribed.instance_id))
+            self._reconciler.fenced(fenced)
+            self._fail(fenced)
         else:
             self._refused(code, message)
         return None
+
+    def _lose(self, why: str) -> None:
+        self._doubted = self._stale = None
+        self._has_news = False
+        self._reconciler.lose(why)
 
     def _until_next(self) -> float:
         """The seconds until the next heartbeat. After a change more may follow, when others have given partitions away,
         and nobody runs these until this member asks. So it asks often then, and less often with time."""
         member = self._member
-        if member.epoch != self._told or member.arriving or member.leaving:
-            self._quick = _QUICK
+        if (member.epoch, member.target) != self._answered:
+            self._answered, self._quick = (member.epoch, member.target), _QUICK
         wait = min(member.interval, self._quick if member.target else min(self._quick, _WITHOUT))
         self._quick = min(member.interval, self._quick * _SLOWER)
         return wait
@@ -299,118 +272,3 @@ class ConsumerMembership:
         """Leave, as a member that the coordinator has and this one has given up. Returns whether it had it."""
         answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
         return bool(answer.error_code == ErrorCode.NONE)
-
-    # -- partitions
-
-    async def _reconcile(self) -> bool:
-        """Begin what leads from the owned partitions to those that the coordinator wants here. Returns whether the
-        names of some are still unknown."""
-        if not self._member.is_member or self._closed:
-            return False
-        self._give_away()
-        is_short_of_names = bool(self._unnamed()) and await self._look_up_names()
-        if self._member.is_member:  # unless a commit has ended that meanwhile
-            self._take_over()
-        return is_short_of_names
-
-    def _unnamed(self) -> set[bytes]:
-        return {place.topic_id for place in self._member.arriving} - self._names.known.keys()
-
-    async def _look_up_names(self) -> bool:
-        """Request the names of topics that are assigned. Returns whether some are still unknown."""
-        try:
-            async with asyncio.timeout(_NAMES):
-                await self._names.look_up(self._unnamed())
-        except TimeoutError as error:
-            logger.debug("No topic names: %r", error, extra={"action": "no_topic_names"})
-        self._names.forget_all_but({place.topic_id for place in self._member.owned | self._member.target})
-        return bool(self._unnamed())
-
-    def _take_over(self) -> None:
-        """Take the partitions that have come, once all that must leave have left: one of a topic that was recreated has
-        the name of the old one."""
-        member = self._member
-        arriving: dict[Place, TopicPartition] = {}
-        if not (self._giving or member.leaving or member.is_unsure):
-            arriving = {
-                place: TopicPartition(name, place.partition)
-                for place in member.arriving
-                if (name := self._names.known.get(place.topic_id)) is not None
-            }
-        # Brokers compute assignments in the background, so the first one is empty most often.
-        is_early = not (arriving or self._told) and self._loop.time() < self._joined_at + _FIRST_ASSIGNMENT
-        if (arriving or self._must_tell or member.epoch != self._told) and not is_early:
-            self._take(arriving)
-
-    def _take(self, arriving: dict[Place, TopicPartition]) -> None:
-        member = self._member
-        self._told, self._must_tell = member.epoch, False
-        self._held |= arriving
-        partitions = list(arriving.values())
-        if arriving:
-            member.take(arriving)
-            self._positions.add(partitions)
-            self._hurry()
-        logger.debug(
-            "Assigned %d more partitions in epoch %d of group %s",
-            len(partitions),
-            member.epoch,
-            self._group_id,
-            extra={"action": "assigned", "group_id": self._group_id, "count": len(partitions)},
-        )
-        self._call(lambda: self._listener.assigned(partitions, self._generation))
-
-    def _give_away(self) -> None:
-        leaving = self._member.leaving
-        if not leaving or self._giving:
-            return
-        self._giving = {place: self._held.pop(place) for place in leaving}
-        self._positions.pause(self._giving.values())
-        self._spawn(self._revoke(), "aioparallel-group-revoke")
-
-    async def _revoke(self) -> None:
-        giving = self._giving
-        try:
-            await self._listener.revoked(list(giving.values()))
-        except Exception as error:
-            self._fail(error)
-        finally:
-            self._positions.remove(giving.values())
-            self._member.drop(giving)
-            self._giving = {}
-            self._has_news = True
-            self._hurry()
-
-    def _lose(self, why: str) -> None:
-        lost, self._held = list(self._held.values()), {}
-        self._member.lose()
-        self._told, self._joined_at = 0, 0.0
-        self._doubted = self._stale = None
-        self._has_news = self._must_tell = False
-        self._positions.remove(lost)
-        if self._closed or not (lost or self._giving):
-            return
-        logger.warning(
-            "The coordinator of group %s has removed this member: %s. %d partitions are lost without a commit; joining "
-            "again",
-            self._group_id,
-            why,
-            len(lost),
-            extra={"action": "lost", "group_id": self._group_id, "count": len(lost)},
-        )
-        self._call(lambda: self._listener.lost(lost))
-
-    def _fenced(self) -> None:
-        self._has_joined = False  # the other process is the member
-        self._lose("another process has joined with its group_instance_id")
-        error = InstanceFenced(self._group_id, str(self._member.subscribed.instance_id))
-        self._call(lambda: self._listener.fenced(error))
-        self._fail(error)
-
-    def _call(self, call: Callable[[], None]) -> None:
-        if self._closed:
-            return
-        try:
-            call()
-        except Exception as error:
-            self._fail(error)

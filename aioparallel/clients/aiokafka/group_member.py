@@ -23,9 +23,9 @@ from aioparallel.clients.messages.consumer_groups import (
 )
 from aioparallel.records.error_codes import RETRIABLE, ErrorCode
 
-__all__ = ["COORDINATOR_MOVED", "GroupMember", "Place", "Subscribed", "Then"]
+__all__ = ["GroupMember", "Place", "Subscribed", "Then"]
 
-COORDINATOR_MOVED: Final = frozenset(
+_COORDINATOR_MOVED: Final = frozenset(
     {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
@@ -179,7 +179,7 @@ class GroupMember:
             # A group that has lost all its members may be deleted, or have another type. Joining tells.
             return Then.LOST
         self._says_all = True
-        if code in COORDINATOR_MOVED:
+        if code in _COORDINATOR_MOVED:
             return Then.LOOK_UP
         if code in RETRIABLE or code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return Then.RETRY
