@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-share-kills load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-rebalances load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-share-kills load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -192,6 +192,12 @@ load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: the event
 
 load-brokers: $(VENV)/.dev  ## three brokers killed, frozen and restarted during process and produce, and failing followers (17 minutes)
 	$(BIN)/python -m pytest tests/load/test_three_brokers.py tests/load/test_unclean_election.py tests/load/test_followers.py $(ARGS)
+
+SECONDS ?= 300
+load-rebalances: export SECONDS := $(SECONDS)
+load-rebalances: $(VENV)/.dev  ## members of both group protocols come and go, and the coordinator is killed: only what moves pauses (SECONDS=300; 7 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest tests/load/test_rebalances.py $(ARGS)
 
 load-failures: $(VENV)/.dev  ## poison records, hanging handlers, dead brokers, outputs, at full size (8 minutes)
 	$(BIN)/python -m pytest tests/load/test_process_and_produce.py tests/load/test_poison.py tests/load/test_hanging.py tests/load/test_parked.py $(ARGS)

@@ -7,7 +7,7 @@ import psutil
 from aioparallel.testing import LocalKafka
 from tests.support.waiting import DEADLINE, until
 
-__all__ = ["coordinator", "restore", "until_whole"]
+__all__ = ["coordinator", "offsets_partition", "restore", "until_whole"]
 
 _OFFSETS_PARTITIONS = 4
 """Of ``__consumer_offsets``; see aioparallel/testing/brokers/server_properties.py."""
@@ -32,12 +32,13 @@ async def until_whole(kafka: LocalKafka, *topics: str) -> float:
 
 
 async def coordinator(kafka: LocalKafka, group: str) -> int:
-    """The number of the broker that coordinates a group; 0 where there is none now.
+    """The number of the broker that coordinates a group; 0 where there is none now."""
+    return (await kafka.leaders("__consumer_offsets")).get(offsets_partition(group), 0)
 
-    It leads the partition of ``__consumer_offsets`` that Java's hash of the group's name falls on.
-    """
+
+def offsets_partition(group: str) -> int:
+    """The partition of ``__consumer_offsets`` whose leader coordinates the group, by Java's hash of its name."""
     code = 0
     for letter in group:
         code = (31 * code + ord(letter)) & 0xFFFFFFFF
-    code = min(code, (1 << 32) - code)  # the absolute value of a signed number
-    return (await kafka.leaders("__consumer_offsets")).get(code % _OFFSETS_PARTITIONS, 0)
+    return min(code, (1 << 32) - code) % _OFFSETS_PARTITIONS  # the absolute value of a signed number

@@ -1,0 +1,233 @@
+"""Groups of both protocols whose members come and go on three brokers, two coordinators of which are killed.
+``make load-rebalances``; ``SECONDS=40 make load-rebalances`` is quicker."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import time
+import uuid
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import pytest
+
+from aioparallel.testing import LocalKafka
+from tests.support.kafka.brokers import coordinator, offsets_partition, restore, until_whole
+from tests.support.rebalances.group import Group, noting_losses
+from tests.support.rebalances.load import SteadyLoad
+from tests.support.rebalances.pauses import Handling, Pause, Stretch, judge, pauses, percentile, repeats
+from tests.support.waiting import until
+
+SECONDS = float(os.environ.get("SECONDS", "300"))
+"""That members come and go, besides the first fault."""
+PARTITIONS = 32
+MEMBERS, LEAST, MOST = 4, 3, 5
+CHANGE = 5.0
+"""Seconds from one change of the members to the next."""
+RATE, KEYS = 20.0, 10
+"""Records a second, and keys, of each partition."""
+DOWN = 6.0
+"""Seconds that a killed broker is down."""
+SETTLE = 120.0
+HEARTBEATS = {"classic": 3.0, "consumer": 5.0, "alone": 5.0}
+"""The default of the consumer, and that of the brokers."""
+
+pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(SECONDS + 700)]
+
+
+@dataclass
+class Run:
+    """What happens to the groups, all at the same time. ``stretches`` are the times between."""
+
+    kafka: LocalKafka
+    topic: str
+    groups: Mapping[str, Group]
+    changing: Sequence[Group]
+    stretches: list[Stretch] = field(default_factory=list)
+    chance: random.Random = field(default_factory=lambda: random.Random(5))
+
+    def begin(self, *, is_fault: bool) -> None:
+        """A stretch begins."""
+        self.stretches.append(Stretch(time.monotonic(), is_fault))
+
+    async def settled(self) -> None:
+        """Wait until each group has distributed the partitions evenly, and reads them."""
+        await until(
+            lambda: all(group.is_settled() for group in self.groups.values()),
+            SETTLE,
+            lambda: f"even assignments: { {name: group.owned() for name, group in self.groups.items()} }",
+        )
+
+    async def come_and_go(self, seconds: float, *, is_fault: bool = False) -> int:
+        """Members join and leave, in the changing groups at the same time. How often."""
+        end = time.monotonic() + seconds
+        for changes in itertools.count():
+            if time.monotonic() >= end:
+                return changes
+            self.begin(is_fault=is_fault)
+            members = len(self.changing[0].members)
+            leaves = members == MOST or (members > LEAST and self.chance.random() < 0.5)
+            number = self.chance.randrange(members)
+            for group in self.changing:
+                if leaves:
+                    group.leave(number)
+                else:
+                    group.join()
+            await asyncio.sleep(CHANGE)
+            for group in self.groups.values():
+                group.check()
+        raise AssertionError("it counts for ever")
+
+    @asynccontextmanager
+    async def killed_coordinator(self) -> AsyncIterator[int]:
+        """The coordinator of all groups is killed before the block, and started again after it. Leaving waits until all
+        is well again."""
+        victim = await coordinator(self.kafka, self.changing[0].group_id)
+        self.begin(is_fault=True)
+        async with self.kafka.down(victim):
+            yield victim
+        await until_whole(self.kafka, self.topic)
+        await until(self._leads, SETTLE)
+        await self.settled()
+
+    async def _leads(self) -> bool:
+        """Whether leaders will not move any more."""
+        return set((await self.kafka.leaders(self.topic)).values()) == set(self.kafka.numbers)
+
+
+def group_ids(topic: str, names: Sequence[str]) -> dict[str, str]:
+    """Names of groups that one broker coordinates."""
+    found = dict[str, str]()
+    for name in names:
+        candidates = (f"{topic}-{name}-{number}" for number in itertools.count())
+        found[name] = next(one for one in candidates if not offsets_partition(one))
+    return found
+
+
+def ends(values: Sequence[float]) -> str:
+    """The figures of some pauses, in milliseconds."""
+    if not values:
+        return "no"
+    p50, p99 = percentile(values, 0.5), percentile(values, 0.99)
+    return " / ".join(f"{1000 * one:,.0f}" for one in (p50, p99, max(values)))
+
+
+def table(
+    found: Mapping[str, Sequence[Pause]], stretches: Sequence[Stretch], again: Mapping[str, Sequence[Handling]]
+) -> str:
+    """The figures. A stretch without a fault is one rebalance."""
+    lines = [
+        "| protocol | heartbeat | rebalances | moved | staying: p50 / p99 / most ms | moving: p50 / p99 / most ms "
+        "| staying, coordinator killed | moving, coordinator killed | repeats |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    rebalances = sum(not one.is_fault for one in stretches)
+    for name, some in found.items():
+        by_kind = {
+            (is_fault, has_moved): [
+                one.seconds for one in some if (stretches[one.stretch].is_fault, one.has_moved) == (is_fault, has_moved)
+            ]
+            for is_fault in (False, True)
+            for has_moved in (False, True)
+        }
+        lines.append(
+            f"| {name} | {HEARTBEATS[name]:g} s | {rebalances if name != 'alone' else 0} "
+            f"| {len(by_kind[False, True])} | {ends(by_kind[False, False])} | {ends(by_kind[False, True])} "
+            f"| {ends(by_kind[True, False])} | {ends(by_kind[True, True])} | {len(again[name])} |"
+        )
+    return "\n".join(lines)
+
+
+async def test_only_what_moves_pauses(kafka_cluster: LocalKafka, tmp_path: Path, tell: Callable[[str], None]) -> None:
+    """No record is lost, none of a key overtakes another, and what runs twice was given away or lost without a commit
+    while the coordinator was dead. In the protocol ``consumer`` partitions that stay with their member do not pause.
+    Members keep what they have while the coordinator is dead.
+
+    A third group, of one member that stays, shows what the machine and the brokers alone do."""
+    servers, topic = kafka_cluster.bootstrap_servers, f"rebalances-{uuid.uuid4().hex[:8]}"
+    await kafka_cluster.create_topic(topic, PARTITIONS)
+    protocols: dict[str, Literal["classic", "consumer"]] = {
+        "classic": "classic",
+        "consumer": "consumer",
+        "alone": "consumer",
+    }
+    groups = {
+        name: Group(servers, topic, PARTITIONS, group_id, protocols[name], tmp_path)
+        for name, group_id in group_ids(topic, list(protocols)).items()
+    }
+    run = Run(kafka_cluster, topic, groups, [groups["classic"], groups["consumer"]])
+    async with AsyncExitStack() as stack:
+        stack.callback(restore, kafka_cluster)
+        for group in groups.values():
+            await stack.enter_async_context(group)
+        stack.enter_context(noting_losses())
+        load = await stack.enter_async_context(SteadyLoad(servers, topic, PARTITIONS, rate=RATE, keys=KEYS))
+        groups["alone"].join()
+        for group in run.changing:
+            for _ in range(MEMBERS):
+                group.join()
+        await run.settled()
+
+        await run.come_and_go(SECONDS / 3)
+        await run.settled()
+        before = {name: group.owned() for name, group in groups.items()}
+        async with run.killed_coordinator():
+            await asyncio.sleep(DOWN)
+        assert {name: group.owned() for name, group in groups.items()} == before
+        await run.come_and_go(SECONDS / 3)
+        async with run.killed_coordinator():
+            await run.come_and_go(2 * CHANGE, is_fault=True)
+        await run.come_and_go(SECONDS / 3)
+
+        end = time.monotonic()
+        await load.end()
+        written = set(itertools.product(range(PARTITIONS), range(len(load.produced))))
+        await until(
+            lambda: all(group.handled >= written for group in groups.values()),
+            SETTLE,
+            lambda: f"left: { {name: sorted(written - group.handled)[:20] for name, group in groups.items()} }",
+        )
+        for group in groups.values():
+            await group.end()
+
+    handlings = {name: group.handlings() for name, group in groups.items()}
+    found = {name: pauses(some, load.produced, run.stretches, end) for name, some in handlings.items()}
+    again = {name: repeats(some) for name, some in handlings.items()}
+    tell(
+        f"{len(written):,} records for each group, the event loop was late by {load.latest * 1000:.0f} ms at most; "
+        f"lost sessions and missing commits: { {name: len(group.lost) for name, group in groups.items()} }\n"
+        + table(found, run.stretches, again)
+    )
+    for name, group in groups.items():
+        order, delivery = judge(handlings[name], load.key, written)
+        order.check()
+        delivery.check()
+        check_repeats(again[name], group, run.stretches)
+    staying = {
+        name: percentile([one.seconds for one in some if is_quiet_stay(one, run.stretches)], 0.99)
+        for name, some in found.items()
+    }
+    assert staying["consumer"] < 1.0
+    assert staying["consumer"] < staying["classic"]
+
+
+def is_quiet_stay(pause: Pause, stretches: Sequence[Stretch]) -> bool:
+    """Whether the partition stayed with its member, and nothing else was wrong."""
+    return not (pause.has_moved or stretches[pause.stretch].is_fault)
+
+
+def check_repeats(again: Sequence[Handling], group: Group, stretches: Sequence[Stretch]) -> None:
+    """Raises AssertionError if something ran twice although nobody had lost it, or while no broker was dead."""
+    for one in again:
+        causes = [at for at, _ in group.lost if at < one.began]
+        assert causes, f"{one} ran again, and nothing was lost: {group.lost}"
+    for at, what in group.lost:
+        during = [stretch for stretch in stretches if stretch.began <= at][-1:]
+        assert during, (at, what)
+        assert during[0].is_fault, f"{what} at {at}, in {stretches}"
