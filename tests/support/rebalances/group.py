@@ -11,22 +11,32 @@ from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.records.errors import ConsumerStateError
 from aioparallel.testing.event_log import EventKind, EventLog, read_events
 from tests.support.rebalances.pauses import Handling
 
-__all__ = ["Group", "noting_losses"]
+__all__ = ["Group", "Loss", "noting_losses"]
 
 _END: Final = 90.0
 """Seconds for members to leave."""
-_LOST: Final = frozenset({"partitions_lost", "settle_uncommitted"})
+_SESSION: Final = "partitions_lost"
+_LOSSES: Final = frozenset({_SESSION, "settle_uncommitted"})
 """Log actions after which records may run again."""
 
 _running: Final[ContextVar[Group]] = ContextVar("_running")
 """The group that a task works for."""
+
+
+class Loss(NamedTuple):
+    """A member lost partitions, with its session or by giving them away without a commit. ``at``: CLOCK_MONOTONIC,
+    seconds."""
+
+    at: float
+    is_session: bool
+    what: str
 
 
 @dataclass
@@ -38,8 +48,8 @@ class _Member:
 class Group:
     """Reads a topic of :class:`SteadyLoad`. An async context manager, which ends its members.
 
-    ``handled``: numbers of the records whose handler has ended, with their partitions. ``lost``: when members lost
-    partitions, or gave them away without a commit (CLOCK_MONOTONIC, seconds), and what the log said.
+    ``handled``: numbers of the records whose handler has ended, with their partitions. ``losses``: by all
+    members, see :func:`noting_losses`.
     """
 
     def __init__(
@@ -53,7 +63,7 @@ class Group:
     ) -> None:
         self.group_id = group_id
         self.handled: set[tuple[int, int]] = set()
-        self.lost: list[tuple[float, str]] = []
+        self.losses: list[Loss] = []
         self.members: list[_Member] = []
         self._servers = servers
         self._topic = topic
@@ -156,13 +166,14 @@ class Group:
 
 class _Losses(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        if getattr(record, "action", None) in _LOST and (group := _running.get(None)) is not None:
-            group.lost.append((time.monotonic(), record.getMessage()))
+        action = getattr(record, "action", None)
+        if action in _LOSSES and (group := _running.get(None)) is not None:
+            group.losses.append(Loss(time.monotonic(), action == _SESSION, record.getMessage()))
 
 
 @contextlib.contextmanager
 def noting_losses() -> Iterator[None]:
-    """Fill ``lost`` of all groups."""
+    """Fill ``losses`` of all groups from the log."""
     logger, handler = logging.getLogger("aioparallel"), _Losses()
     logger.addHandler(handler)
     try:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import bisect
 import math
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from aioparallel.testing import DeliveryChecker, OrderChecker
 
-__all__ = ["Handling", "Pause", "Stretch", "judge", "pauses", "percentile", "repeats"]
+__all__ = ["Handling", "Pause", "Stretch", "beyond", "judge", "pauses", "percentile", "repeats"]
 
 
 class Handling(NamedTuple):
@@ -73,6 +73,12 @@ def pauses(
             has_moved or one.member != last.member,
         )
     return [Pause(seconds, where[1], where[0], has_moved) for where, (seconds, has_moved) in longest.items()]
+
+
+def beyond(found: Iterable[Pause], control: Iterable[Pause]) -> list[Pause]:
+    """How much longer they are than those of another group, at the same time and of the same partition."""
+    there = {(one.stretch, one.partition): one.seconds for one in control}
+    return [one._replace(seconds=max(0.0, one.seconds - there.get((one.stretch, one.partition), 0.0))) for one in found]
 
 
 def percentile(values: Sequence[float], part: float) -> float:
