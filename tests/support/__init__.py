@@ -16,6 +16,7 @@
     kafka/            topics and groups on a real broker: filling, reading back, consuming
     children/         consumers in separate processes, and an account of what they did
     copying/          a group that copies a topic while brokers and members die
+    rebalances/       groups whose members come and go under a steady load, and their pauses
     members/          members in separate processes that are killed, frozen and replaced
     clusters/         the clusters behind the contract suite, and their members
     memory/           consumers and producers on the in-memory broker

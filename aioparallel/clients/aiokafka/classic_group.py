@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from asyncio import timeout as within
 from collections.abc import Callable, Collection
+from typing import Final
 
 import aiokafka.errors as kafka
 from aiokafka.client import ConnectionGroup
@@ -18,6 +20,8 @@ from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records.record import TopicPartition
 
 __all__ = ["ClassicGroup"]
+
+_LOOK: Final = 0.01
 
 
 class ClassicGroup:
@@ -78,13 +82,25 @@ class ClassicGroup:
         assign partitions to it and wait for its session to expire. So the LeaveGroup request, which also ends the join,
         uses another connection.
         """
-        coordinator = self.coordinator
-        node, member_id = coordinator.coordinator_id, coordinator.member_id
-        if not self._consumer._subscription.reassignment_in_progress or node is None or not member_id:
-            return
-        if coordinator._group_instance_id is not None:
+        if self.coordinator._group_instance_id is not None:
             return  # a static member returns with the same id
-        request = LeaveGroupRequest(self._group_id, member_id)
         with contextlib.suppress(kafka.KafkaError, TimeoutError):
             async with within(timeout):
-                await self._consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
+                if (node := await self._joining_at()) is not None:
+                    request = LeaveGroupRequest(self._group_id, self.coordinator.member_id)
+                    await self._consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
+
+    async def _joining_at(self) -> int | None:
+        """The coordinator that this member is joining at; None if it has joined, or will not join.
+
+        While the coordinator or the id of the member is unknown, the join is just beginning. aiokafka completes that
+        even when it is closed, so it is waited for.
+        """
+        coordinator = self.coordinator
+        if self._membership is None:
+            return None
+        while self._consumer._subscription.reassignment_in_progress and not coordinator._coordination_task.done():
+            if coordinator.coordinator_id is not None and coordinator.member_id:
+                return coordinator.coordinator_id
+            await asyncio.sleep(_LOOK)
+        return None
