@@ -228,7 +228,9 @@ async def test_only_what_moves_pauses(cluster: LocalKafka, tmp_path: Path, tell:
             await group.end()
 
     handlings = {name: group.handlings() for name, group in groups.items()}
-    found = {name: pauses(some, load.produced, run.stretches, end) for name, some in handlings.items()}
+    found = {
+        name: pauses(handlings[name], group.taken, load.produced, run.stretches, end) for name, group in groups.items()
+    }
     again = {name: repeats(some) for name, some in handlings.items()}
     tell(
         f"{len(written):,} records for each group, the event loop was late by {load.latest * 1000:.0f} ms at most; "

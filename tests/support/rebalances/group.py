@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Self
 
-from aioparallel import ParallelConsumer, Record
+from aioparallel import Extension, ParallelConsumer, Record
+from aioparallel.group.assignment import Assignment
 from aioparallel.records.errors import ConsumerStateError
 from aioparallel.testing.event_log import EventKind, EventLog, read_events
-from tests.support.rebalances.pauses import Handling
+from tests.support.rebalances.pauses import Handling, Taken
 
 __all__ = ["Group", "Loss", "noting_losses"]
 
@@ -49,7 +50,7 @@ class Group:
     """Reads a topic of :class:`SteadyLoad`. An async context manager, which ends its members.
 
     ``handled``: numbers of the records whose handler has ended, with their partitions. ``losses``: by all
-    members, see :func:`noting_losses`.
+    members, see :func:`noting_losses`. ``taken``: each assignment of a partition to a member.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Group:
         self.group_id = group_id
         self.handled: set[tuple[int, int]] = set()
         self.losses: list[Loss] = []
+        self.taken: list[Taken] = []
         self.members: list[_Member] = []
         self._servers = servers
         self._topic = topic
@@ -83,6 +85,7 @@ class Group:
             group_id=self.group_id,
             group_protocol=self._protocol,
             max_concurrency=100,
+            extensions=[_Taking(self, len(self._logs))],
         )
         path = self._directory / f"{self.group_id}-{len(self._logs)}.events"
         self._logs.append(path)
@@ -162,6 +165,17 @@ class Group:
     async def __aexit__(self, *_: object) -> None:
         for task in (*(member.task for member in self.members), *self._leaving):
             task.cancel()
+
+
+class _Taking(Extension):
+    """Notes what a member is assigned."""
+
+    def __init__(self, group: Group, member: int) -> None:
+        self._group = group
+        self._member = member
+
+    def assigned(self, assignment: Assignment) -> None:
+        self._group.taken.append(Taken(assignment.partition.partition, time.monotonic(), self._member))
 
 
 class _Losses(logging.Handler):

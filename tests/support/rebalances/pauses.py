@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from aioparallel.testing import DeliveryChecker, OrderChecker
 
-__all__ = ["Handling", "Pause", "Stretch", "beyond", "judge", "pauses", "percentile", "repeats"]
+__all__ = ["Handling", "Pause", "Stretch", "Taken", "beyond", "judge", "pauses", "percentile", "repeats"]
 
 
 class Handling(NamedTuple):
@@ -22,6 +22,14 @@ class Handling(NamedTuple):
     partition: int
     number: int
     has_succeeded: bool
+
+
+class Taken(NamedTuple):
+    """A member was assigned a partition. ``at``: as above."""
+
+    partition: int
+    at: float
+    member: int
 
 
 class Stretch(NamedTuple):
@@ -39,11 +47,15 @@ class Pause(NamedTuple):
     stretch: int
     """Its index."""
     has_moved: bool
-    """Whether the partition got another member in this stretch."""
+    """Whether the partition got another member, or came back from one."""
 
 
 def pauses(
-    handlings: Sequence[Handling], produced: Sequence[float], stretches: Sequence[Stretch], end: float
+    handlings: Sequence[Handling],
+    taken: Iterable[Taken],
+    produced: Sequence[float],
+    stretches: Sequence[Stretch],
+    end: float,
 ) -> list[Pause]:
     """The longest pause of each partition in each stretch; the last stretch ends at ``end``.
 
@@ -52,7 +64,7 @@ def pauses(
 
     ``handlings`` are sorted, and ``produced`` tells when each number was produced.
     """
-    starts = [one.began for one in stretches]
+    starts, owners = [one.began for one in stretches], sorted(taken)
     longest: defaultdict[tuple[int, int], tuple[float, bool]] = defaultdict(lambda: (0.0, False))
     before: dict[int, Handling] = {}
     seen: set[tuple[int, int]] = set()
@@ -67,11 +79,10 @@ def pauses(
         spacing = max(0.0, produced[one.number] - produced[last.number])
         first, stretch = (bisect.bisect_right(starts, at) - 1 for at in (last.began, one.began))
         stretch = next((at for at in range(first, stretch) if stretches[at].is_fault), stretch)
+        since, now = (bisect.bisect(owners, (one.partition, at)) for at in (last.began, one.began))
+        came = one.member != last.member or any(owner.member != last.member for owner in owners[since:now])
         seconds, has_moved = longest[stretch, one.partition]
-        longest[stretch, one.partition] = (
-            max(seconds, one.began - last.began - spacing),
-            has_moved or one.member != last.member,
-        )
+        longest[stretch, one.partition] = max(seconds, one.began - last.began - spacing), has_moved or came
     return [Pause(seconds, where[1], where[0], has_moved) for where, (seconds, has_moved) in longest.items()]
 
 
