@@ -113,8 +113,8 @@ class Consumer:
 
     def group(self) -> ClassicGroup:
         """Its group, subscribed."""
-        given = cast("Any", self), cast("Any", self.coordinator), "g"
-        group = ClassicGroup(*given, park=lambda _: None, on_failure=lambda _: None)
+        given = cast("Any", self), cast("Any", self.coordinator)
+        group = ClassicGroup(*given, group_id="g", park=lambda _: None, on_failure=lambda _: None)
         group.subscribe({"t"}, cast("Any", None))
         return group
 
