@@ -195,7 +195,7 @@ load-brokers: $(VENV)/.dev  ## three brokers killed, frozen and restarted during
 
 SECONDS ?= 300
 load-rebalances: export SECONDS := $(SECONDS)
-load-rebalances: $(VENV)/.dev  ## members of both group protocols come and go, and the coordinator is killed: only what moves pauses (SECONDS=300; 7 minutes)
+load-rebalances: $(VENV)/.dev  ## members of both group protocols come and go, and the coordinator is killed: only what moves pauses (SECONDS=300; 9 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest tests/load/test_rebalances.py $(ARGS)
 
