@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from asyncio import timeout as within
 from collections.abc import Callable, Collection
 from typing import Final
 
@@ -85,7 +84,7 @@ class ClassicGroup:
         if self.coordinator._group_instance_id is not None:
             return  # a static member returns with the same id
         with contextlib.suppress(kafka.KafkaError, TimeoutError):
-            async with within(timeout):
+            async with asyncio.timeout(timeout):
                 if (node := await self._joining_at()) is not None:
                     request = LeaveGroupRequest(self._group_id, self.coordinator.member_id)
                     await self._consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)
