@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, settings
 from aioparallel.testing import LocalKafka, Secured
 from aioparallel.testing.brokers.local import local_kafka_available
 from tests.support.garbage import set_aside
+from tests.support.kafka.group_protocol import QUICK
 from tests.support.sharing import (
     pytest_collection_modifyitems,
     pytest_runtest_teardown,
@@ -49,6 +50,14 @@ def mortal_kafka() -> Iterator[LocalKafka]:
     tests, takes up to a minute to come back on a busy machine."""
     _skip_without_kafka()
     with LocalKafka(compile_once=True) as kafka:
+        yield kafka
+
+
+@pytest.fixture(scope="session")
+def quick_kafka() -> Iterator[LocalKafka]:
+    """Apache Kafka that lets members of the new group protocol send heartbeats often."""
+    _skip_without_kafka()
+    with LocalKafka(compile_once=True, server_properties=QUICK) as kafka:
         yield kafka
 
 

@@ -18,6 +18,7 @@ from tests.support.clusters.cluster import Cluster, ClusterKind
 from tests.support.clusters.member import Member
 from tests.support.clusters.share_cluster import ShareCluster, ShareClusterKind
 from tests.support.clusters.strict_broker import PROPERTIES, login
+from tests.support.kafka.group_protocol import QUICK
 from tests.support.virtual_time import VirtualLoop
 
 # --- THE REGISTRY -----------------------------------------------------------------------------------------
@@ -131,8 +132,8 @@ def strict() -> Iterator[LocalKafka]:
 @pytest.fixture(scope="session")
 def sharing_kafka() -> Iterator[LocalKafka]:
     """The broker of the tests of share groups, and of groups of the new protocol; see ``kafka_share_cluster.py`` and
-    ``aiokafka_cluster.py``."""
-    properties = kafka_share_cluster.PROPERTIES | aiokafka_cluster.CONSUMER_PROPERTIES
+    ``group_protocol.py``."""
+    properties = kafka_share_cluster.PROPERTIES | QUICK
     with LocalKafka(compile_once=True, server_properties=properties) as broker:
         yield broker
 

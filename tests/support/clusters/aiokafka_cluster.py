@@ -7,7 +7,7 @@ import contextlib
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Final, Literal, cast
+from typing import Any, Literal, cast
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -37,7 +37,7 @@ from tests.support.clusters.cluster import (
 )
 from tests.support.kafka.asking import asking
 
-__all__ = ["CONSUMER_PROPERTIES", "KINDS", "AiokafkaCluster", "GroupProtocol", "serving"]
+__all__ = ["KINDS", "AiokafkaCluster", "GroupProtocol", "serving"]
 
 GroupProtocol = Literal["classic", "consumer"]
 
@@ -304,14 +304,6 @@ def opened_consumer(broker: object) -> AbstractAsyncContextManager[Cluster]:
     """The same with members of the new protocol."""
     return serving(cast("Broker", broker), "consumer")
 
-
-CONSUMER_PROPERTIES: Final = {
-    "group.consumer.heartbeat.interval.ms": "300",
-    "group.consumer.min.heartbeat.interval.ms": "100",
-    "group.consumer.session.timeout.ms": "3000",
-    "group.consumer.min.session.timeout.ms": "1000",
-}
-"""Of a broker for these tests: what :data:`KAFKA_TIMING` gives members of the classic protocol."""
 
 KINDS: Sequence[ClusterKind] = (
     ClusterKind(
