@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-rebalances load-failures load-exactly-once load-sql load-state load-upgrade load-kmq load-share-kills load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
+.PHONY: help demo exactly-once pipeline bench bench-tests bench-all test more-tests test-groups docs site spark-jars lint format unit unit-newer spark-older explore chaos mutations load-memory load-hot load-long-handler load-partitions load-brokers load-rebalances load-failures load-exactly-once load-sql load-state load-upgrade load-group-protocol load-kmq load-share-kills load-map load-spark load-spark-ends load-pipeline load-rows load-metrics clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /	/' | expand -t 20
@@ -74,6 +74,12 @@ more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have n
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -m slow -n 3 --dist loadfile --no-loadscope-reorder \
 		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit $(ARGS)
+
+test-groups: export GROUP_PROTOCOL := consumer
+test-groups: $(VENV)/.dev  ## the tests of consumers on Apache Kafka, as members of the new group protocol (10 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -m "real and not slow and not classic_protocol" -n 3 --dist loadfile --no-loadscope-reorder \
+		tests/integration tests/load $(ARGS)
 
 spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven, and print their paths
 	@$(BIN)/python -m aioparallel.jvm spark --directory
@@ -186,6 +192,10 @@ load-upgrade: export UPGRADE_FROM := $(FROM)
 load-upgrade: $(VENV)/.dev  ## members of an older revision and of this one in one group, and back: no record lost (FROM=2698a47; 5 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -s tests/load/test_upgrade.py $(ARGS)
+
+load-group-protocol: $(VENV)/.dev  ## members change from the classic group protocol to the new one under load, and back (5 minutes)
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
+	$(BIN)/python -m pytest -s tests/load/test_group_protocol_upgrade.py $(ARGS)
 
 load-partitions: $(VENV)/.dev  ## 500 partitions, also with full maps: the event loop is never blocked for long (1 minute)
 	$(BIN)/python -m pytest tests/load/test_partitions.py $(ARGS)

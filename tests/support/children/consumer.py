@@ -46,7 +46,7 @@ def main(text: str, events: str) -> None:  # noqa: C901
 
     if job.sample_interval:
         options["resources"] = {"samples": samples}
-    with EventLog(Path(events)) as log:
+    with EventLog(Path(events), times=True) as log:
         logging.getLogger("aioparallel").addHandler(_Losses(log))
 
         async def handle(record: Record) -> None:

@@ -1,4 +1,5 @@
-"""Members that are replaced, one after the other or all at once, by those of another revision of the library."""
+"""Members that are replaced, one after the other or all at once, by those of another revision of the library, or of
+another group protocol."""
 
 from __future__ import annotations
 
@@ -10,23 +11,33 @@ import tarfile
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, Literal, NamedTuple, Self
 
 from aioparallel.testing.processes.child import Child, ChildFailed
 
-__all__ = ["Program", "Rolling", "Side", "extract"]
+__all__ = ["ROOT", "Program", "Rolling", "Side", "extract"]
 
 ROOT: Final = Path(__file__).parents[3]
 _TIMEOUT: Final = 90.0
 """Seconds for what takes a few on a quiet machine."""
 
-Side = Path
-"""The folder of one revision: it holds the package, and its own tests with the programs."""
+
+class Side(NamedTuple):
+    """What all old members are, or all new ones.
+
+    ``folder``: of the revision; it holds the package, and its own tests with the programs. ``protocol``: of the group,
+    see ``tests/__init__.py``.
+    """
+
+    folder: Path = ROOT
+    protocol: Literal["classic", "consumer"] = "classic"
+
+
 Program = Callable[[str], Sequence[str]]
 """The module and the arguments of a member, by its name."""
 
 
-def extract(revision: str, folder: Path) -> Side:
+def extract(revision: str, folder: Path) -> Path:
     """The package and the tests of a commit, in ``folder``. Raises RuntimeError where Git does not have it."""
     ran = subprocess.run(
         ("git", "-C", str(ROOT), "archive", revision, "aioparallel", "tests"), capture_output=True, check=False
@@ -103,7 +114,8 @@ class Rolling:
         name = f"member-{self._started}-{'first' if side == self._first else 'other'}"
         # -P: the folder where the tests run is not searched, which holds the package, too.
         command = [sys.executable, "-P", "-m", *program(name)]
-        child = Child(name, command, log=self._logs / f"{name}.log", environment={"PYTHONPATH": str(side)})
+        environment = {"PYTHONPATH": str(side.folder), "GROUP_PROTOCOL": side.protocol}
+        child = Child(name, command, log=self._logs / f"{name}.log", environment=environment)
         await self._stack.enter_async_context(child)
         if self._speaks:
             await child.line(_TIMEOUT)
