@@ -27,6 +27,7 @@ from tests.support.kafka.reading import committed, read_all
 from tests.support.waiting import DEADLINE, SLACK, until
 
 pytestmark = pytest.mark.real
+TAKES_OVER = pytest.mark.classic_protocol("in the new one the second member waits until the first leaves")
 
 RECORDS, PARTITIONS, HEARTBEAT = 1_200, 4, 1.0
 MEMBER: dict[str, Any] = {
@@ -89,6 +90,7 @@ def check(first: Work, second: Work, caplog: pytest.LogCaptureFixture, losses: i
     assert len(lost) == losses
 
 
+@TAKES_OVER
 @pytest.mark.parametrize("is_exact", [False, True], ids=["at least once", "transactions"])
 async def test_the_first_ends_and_the_second_goes_on(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, caplog: pytest.LogCaptureFixture, is_exact: bool
@@ -115,6 +117,7 @@ async def test_the_first_ends_and_the_second_goes_on(
         assert set(outputs.values()) == {1}
 
 
+@TAKES_OVER
 async def test_priorities(local_kafka: LocalKafka, kafka_topic: TopicMaker, caplog: pytest.LogCaptureFixture) -> None:
     """One group of several is enough to end the run."""
     caplog.set_level(logging.WARNING)
@@ -134,6 +137,7 @@ async def test_priorities(local_kafka: LocalKafka, kafka_topic: TopicMaker, capl
     assert max((first.calls | second.calls).values()) == 1
 
 
+@TAKES_OVER
 async def test_a_queue(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """The tracker of a queue is a member of another group with the same id: whichever is fenced first, the consumer
     ends; what it had begun comes again."""
@@ -174,6 +178,7 @@ async def test_one_that_comes_back_under_its_id(
     assert not [one for one in caplog.records if getattr(one, "action", None) in {"partitions_lost", "instance_fenced"}]
 
 
+@TAKES_OVER
 @pytest.mark.parametrize("frozen", [False, True], ids=["at work", "frozen"])
 async def test_two_processes(local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, frozen: bool) -> None:
     """The first ends by itself with that error, also where it stood still when the second came; the second reads to the
@@ -222,6 +227,7 @@ async def test_two_processes(local_kafka: LocalKafka, kafka_topic: TopicMaker, t
     assert max(began["first"].values()) == max(began["second"].values()) == 1
 
 
+@TAKES_OVER
 async def test_the_command_line(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """It says so in a sentence, and ends with the exit code of a failure."""
     servers, queue = local_kafka.bootstrap_servers, await kafka_topic()
