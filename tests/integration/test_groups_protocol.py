@@ -139,6 +139,7 @@ async def test_a_static_member_is_one_until_its_session_is_over(
     assert "static pod-1" in ran.stdout
 
 
+@pytest.mark.classic_protocol("it has members of both")
 async def test_members_of_both_protocols_share_a_group(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """One that joins with the new protocol converts the group, while a classic member runs; and it is converted back
     when the last one of the new protocol leaves."""

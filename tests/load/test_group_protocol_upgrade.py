@@ -146,6 +146,7 @@ async def test_commits_and_offset_maps(quick_kafka: LocalKafka, tmp_path: Path, 
     assert not repeats, (
         f"{len(repeats)} records were handled though a commit said that they are complete: {repeats[:5]}"
     )
+    members = len({member for member, _ in events.all})
     losses = sum(event.partition == NOWHERE for _, event in events.all)
     early = Counter(run.place for run in runs if run.began < killed)
     twice = [place for place, count in early.items() if count > 1]
@@ -154,7 +155,7 @@ async def test_commits_and_offset_maps(quick_kafka: LocalKafka, tmp_path: Path, 
     assert {*watch.types} >= {"classic", "consumer"}
     again = sum(events.ended.values()) - written
     tell(
-        f"{written:,} records, all handled, {again} of them twice (two members were killed), none again that was "
+        f"{written:,} records, all handled, by {members} members, {again} of them twice (two members were killed), none again that was "
         f"committed; {watch.maps} offset maps seen, group types {dict(watch.types)}, {losses} losses"
     )
 
