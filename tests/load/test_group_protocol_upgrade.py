@@ -155,8 +155,8 @@ async def test_commits_and_offset_maps(quick_kafka: LocalKafka, tmp_path: Path, 
     assert {*watch.types} >= {"classic", "consumer"}
     again = sum(events.ended.values()) - written
     tell(
-        f"{written:,} records, all handled, by {members} members, {again} of them twice (two members were killed), none again that was "
-        f"committed; {watch.maps} offset maps seen, group types {dict(watch.types)}, {losses} losses"
+        f"{written:,} records, all handled, by {members} members, {again} of them twice (two members were killed), none "
+        f"again that was committed; {watch.maps} offset maps seen, group types {dict(watch.types)}, {losses} losses"
     )
 
 
