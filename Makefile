@@ -79,7 +79,7 @@ test-groups: export GROUP_PROTOCOL := consumer
 test-groups: $(VENV)/.dev  ## the tests of consumers on Apache Kafka, as members of the new group protocol (10 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -m "real and not slow and not classic_protocol" -n 3 --dist loadfile --no-loadscope-reorder \
-		tests/integration tests/load $(ARGS)
+		--ignore-glob "*/brokers" --ignore-glob "*/messages" --ignore-glob "*/share" tests/integration tests/load $(ARGS)
 
 spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven, and print their paths
 	@$(BIN)/python -m aioparallel.jvm spark --directory

@@ -155,7 +155,7 @@ async def test_commits_and_offset_maps(quick_kafka: LocalKafka, tmp_path: Path, 
     assert {*watch.types} >= {"classic", "consumer"}
     again = sum(events.ended.values()) - written
     tell(
-        f"{written:,} records, all handled, by {members} members, {again} of them twice (two members were killed), none "
+        f"{written:,} records, all handled, by {members} members, {again} of them twice (two were killed), none "
         f"again that was committed; {watch.maps} offset maps seen, group types {dict(watch.types)}, {losses} losses"
     )
 
