@@ -33,7 +33,7 @@ async def test_a_long_handler_causes_no_rebalance(
 ) -> None:
     """While one handler runs for that long, other records go on; partitions are assigned once and never lost, each
     record is handled once, and the long one's offset is committed at the end."""
-    caplog.set_level(logging.DEBUG, logger="aioparallel.clients.aiokafka.membership")
+    caplog.set_level(logging.DEBUG, logger="aioparallel.clients.aiokafka")
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(2)
     runs: Counter[bytes] = Counter()
     ended: set[bytes] = set()
