@@ -60,7 +60,10 @@ def test_the_keywords_are_the_fields() -> None:
         ({"extensions": 3}, "extensions=3: must be a list of instances of aioparallel.Extension"),
         ({"extensions": Extension()}, "must be a list of instances of aioparallel.Extension"),
         ({"extensions": [Extension]}, "must be a list of instances of aioparallel.Extension"),
-        ({"client": 3}, "client=3: must be a Client (aioparallel.group.client): it has no start, stop, partitions"),
+        (
+            {"client": 3},
+            "client=3: must be a Client (aioparallel.group.client): it has no assigns_in_steps, start, stop",
+        ),
         ({"client": InMemoryClient}, "is a class: give an instance of it, InMemoryClient(...)"),
         ({"producer": 3}, "producer=3: must be a Producer (aioparallel.delivery.producer): it has no start, stop"),
         ({"order_by": 7}, "order_by=7: must be a plain function of the record"),
