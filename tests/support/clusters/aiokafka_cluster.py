@@ -324,6 +324,7 @@ KINDS: Sequence[ClusterKind] = (
         features=KAFKA_FEATURES - {"classic protocol", "producers"} | {"consumer protocol"},
         open=opened_consumer,
         broker_fixture="sharing_kafka",
+        loops=("uvloop",),  # the other loop runs the same client with members of the classic protocol
         marks=(pytest.mark.real,),
     ),
 )
