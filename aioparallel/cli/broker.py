@@ -85,7 +85,8 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     these commands only: a program passes the address as bootstrap_servers. Topics and records are gone when it ends.
 
     Run one worker for each group: the mock cluster cannot share partitions among several, and a worker that is started
-    again waits up to 30 s. `--kafka` has neither limit. The documentation has the other limits (Testing).
+    again waits up to 30 s. Workers with group_protocol="consumer" have neither limit, nor has `--kafka`. The
+    documentation has the other limits (Testing).
 
     **Examples**
 
@@ -191,7 +192,8 @@ def introduction(options: BrokerOptions, servers: str) -> str:
         ""
         if options.kafka
         else " Run one worker for each group: it cannot share partitions among several. A worker that is started again "
-        "waits up to 30 s for its partitions. With --kafka it is Apache Kafka, without these limits."
+        'waits up to 30 s for its partitions. Workers with group_protocol="consumer" do not have these limits, nor has '
+        "--kafka, which is Apache Kafka."
     )
     is_default = servers == Cluster().bootstrap_servers
     export = "" if is_default else f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"

@@ -53,6 +53,15 @@ class Ends:
             return True
         now = asyncio.get_running_loop().time()
         if self._waits_since is None or held != self._held:
+            if self._waits_since is None:
+                logger.info(
+                    "This member has read its %d partitions to the end. It waits until the group has committed the %d "
+                    "others, or takes over what comes, for at most %.0f s without a change",
+                    len(held),
+                    len(self._elsewhere()),
+                    _LONGEST_SESSION + self._rebalance_timeout,
+                    extra={"action": "end_elsewhere", "partitions": len(self._elsewhere())},
+                )
             self._held, self._waits_since = held, now
         return now - self._waits_since > _LONGEST_SESSION + self._rebalance_timeout
 

@@ -35,9 +35,9 @@ class JoinLog:
     def _log(self, waited: float) -> None:
         logger.warning(
             "Group %s has not assigned partitions to this member for %.0f s. A group waits for each member that was "
-            "killed, or that left without a word, until its session times out, and for members that drain. With "
-            "group_instance_id it does not wait for one that comes back. (The embedded broker, of `aioparallel "
-            "broker` without --kafka, waits for members that have left as well.)",
+            "killed, or that left without a word, until its session times out, and for members that drain. (With "
+            "group_instance_id, a classic group does not wait for one that comes back. The embedded broker, of "
+            "`aioparallel broker` without --kafka, waits in a classic group for members that have left as well.)",
             self._group_id,
             waited,
             extra={"action": "waiting_for_group", "group_id": self._group_id, "seconds": waited},

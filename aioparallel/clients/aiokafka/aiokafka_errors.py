@@ -33,7 +33,9 @@ _ADVICE: Final[tuple[tuple[type[Exception], str], ...]] = (
     ),
     (
         kafka.InconsistentGroupProtocolError,
-        "the members of this group are of another kind. If they use another partition assignor, use theirs: "
+        'the members of this group are of another kind. If they have group_protocol="consumer", and the brokers may '
+        "not mix both protocols (group.consumer.migration.policy), use it, too. If they use another partition "
+        "assignor, use theirs: "
         "client_options={'partition_assignment_strategy': [RoundRobinPartitionAssignor]}, after "
         "from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor, is the one that aiokafka's "
         "own consumers have. If it is a share group, a streams group or one of Kafka Connect (kafka-groups.sh --list "

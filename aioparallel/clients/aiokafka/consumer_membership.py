@@ -192,7 +192,8 @@ class ConsumerMembership:
         if then is Then.WAIT:
             self._backoff, self._losses = self._retry_backoff, 0
             return self._until_next()
-        why = f"{message} (error code {code})"
+        name = ErrorCode(code).name if code in {*ErrorCode} else "unknown"
+        why = f"{message or name} (error code {code})"
         if then is Then.RETRY or then is Then.LOOK_UP:
             if then is Then.LOOK_UP:
                 self._node.coordinator_dead()

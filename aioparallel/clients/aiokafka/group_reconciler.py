@@ -131,6 +131,13 @@ class GroupReconciler:
 
     def _take(self, arriving: dict[Place, TopicPartition]) -> None:
         member = self._member
+        if not self._told:
+            logger.info(
+                'Joined group %s with group_protocol="consumer", in epoch %d',
+                self._group_id,
+                member.epoch,
+                extra={"action": "consumer_protocol", "group_id": self._group_id, "epoch": member.epoch},
+            )
         self._told, self._must_tell = member.epoch, False
         self._held |= arriving
         partitions = list(arriving.values())

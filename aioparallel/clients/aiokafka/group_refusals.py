@@ -21,7 +21,8 @@ _ADVICE: Final = {
     ErrorCode.GROUP_MAX_SIZE_REACHED: "the group has as many members as its brokers allow (group.consumer.max.size): "
     "start fewer members, or raise that",
     ErrorCode.UNSUPPORTED_VERSION: "the brokers do not have the new group protocol: they need Kafka 4.0 or later, with "
-    "the feature group.version=1 (kafka-features.sh upgrade --feature group.version=1). "
+    "the feature group.version=1 (kafka-features.sh upgrade --feature group.version=1), and consumer in their "
+    "group.coordinator.rebalance.protocols. "
     'group_protocol="classic" works everywhere, and "auto" takes the new one where it can',
     ErrorCode.INVALID_GROUP_ID: "the broker refuses the group_id",
     ErrorCode.UNSUPPORTED_ASSIGNOR: "the brokers do not have this group_remote_assignor (group.consumer.assignors)",

@@ -34,6 +34,8 @@ _OURS: Final[Mapping[str, str]] = {
     "consumer_timeout_ms": "leave it out, nothing polls",
     "enable_auto_commit": "leave it out, offsets are committed as records are completed",
     "group_id": "use group_id of the consumer",
+    "group_protocol": "use group_protocol of the consumer",
+    "group_remote_assignor": "use group_remote_assignor of the consumer",
     "heartbeat_interval_ms": "use heartbeat_interval (seconds)",
     "key_deserializer": "leave it out, decode record.key in the handler",
     "linger_ms": _PRODUCERS,
