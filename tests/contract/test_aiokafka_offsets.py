@@ -274,7 +274,7 @@ async def test_each_position_is_committed_for_the_topic_that_it_is_of() -> None:
     assert sent_topics == [(old, [(0, 1, 0, "", {})], {}), (new, [(1, 2, 0, "", {})], {})]
     offsets, fake, _ = offsets_answered(answer)
     await offsets.commit(sent | {TWO: Committed(2, "", 0)}, GENERATION, 1.0)
-    assert cast("Any", fake.requests[0]).prepare({8: (2, 10)}).API_VERSION == 8
+    assert cast("Any", fake.requests[0]).prepare({8: (2, 10)}).API_VERSION == 9
 
 
 async def test_a_group_that_may_not_be_read_is_not_authorized() -> None:
