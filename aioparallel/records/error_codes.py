@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from typing import Final
 
-__all__ = ["RETRIABLE", "ErrorCode"]
+__all__ = ["COORDINATOR_MOVED", "RETRIABLE", "ErrorCode"]
 
 
 class ErrorCode(enum.IntEnum):
@@ -130,3 +130,8 @@ RETRIABLE: Final = frozenset(
     }
 )
 """The codes that the protocol guide calls retriable."""
+
+COORDINATOR_MOVED: Final = frozenset(
+    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
+)
+"""Another broker is the coordinator, or will be: it is looked up again."""

@@ -20,7 +20,7 @@ import aiokafka.errors as kafka
 
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing
 from aioparallel.event_loop.loop import loop_factory
-from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.error_codes import COORDINATOR_MOVED, ErrorCode
 from aioparallel.records.errors import ClientError, ClusterChanged
 from aioparallel.records.record import TopicPartition
 from aioparallel.spark.group_requests import GroupCoordinator, GroupSettings, Position, mark_of, stranger
@@ -42,9 +42,6 @@ _GRACE: Final = 3.0
 
 _MEMBERS: Final = frozenset(
     {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
-)
-_PASSING: Final = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
 )
 
 
@@ -214,7 +211,7 @@ class GroupCommitter:
         if codes & _MEMBERS:
             self._refuse(group, "has live members now", offsets)
             return {}
-        for code in codes & _PASSING:
+        for code in codes & COORDINATOR_MOVED:
             raise kafka.for_code(code)(group)
         return failed
 

@@ -17,7 +17,6 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection
-from typing import Final
 
 import aiokafka.errors as kafka
 
@@ -31,6 +30,7 @@ from aioparallel.clients.aiokafka.own_assignment import OwnAssignment
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
 from aioparallel.clients.aiokafka.topic_names import TopicNames
 from aioparallel.clients.messages.assignments import new_member_id
+from aioparallel.clients.messages.consumer_groups import with_inline_flags
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records.errors import ConfigurationError
 from aioparallel.records.record import TopicPartition
@@ -38,8 +38,6 @@ from aioparallel.records.record import TopicPartition
 __all__ = ["ConsumerGroup"]
 
 logger = logging.getLogger(__name__)
-
-_FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s"}
 
 
 class ConsumerGroup:
@@ -142,5 +140,4 @@ def _re2(pattern: re.Pattern[str]) -> str:
         raise ConfigurationError(
             "topics", pattern, "a pattern without re.VERBOSE: the brokers match it, in the syntax of RE2/J"
         )
-    flags = "".join(letter for flag, letter in _FLAGS.items() if pattern.flags & flag)
-    return f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
+    return with_inline_flags(pattern)

@@ -27,7 +27,7 @@ from aioparallel.clients.aiokafka.typed_requests import ask
 from aioparallel.clients.messages.consumer_groups import CONSUMER_GROUP_DESCRIBE, ConsumerGroupDescribeRequest
 from aioparallel.group.client import Committed
 from aioparallel.group.offset_commits import MetadataLimit
-from aioparallel.records.error_codes import ErrorCode
+from aioparallel.records.error_codes import COORDINATOR_MOVED, ErrorCode
 from aioparallel.records.errors import NotAuthorized
 from aioparallel.records.record import TopicPartition
 
@@ -42,10 +42,6 @@ _LIMIT: Final = "offset.metadata.max.bytes"
 _NO_MEMBER: Final = (-1, "")
 """Generation and member id of a commit from outside the group. Brokers accept it only while the group has no members,
 and answer UNKNOWN_MEMBER_ID otherwise."""
-_ELSEWHERE: Final = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
-"""The broker has not looked at the commit."""
 _AGAIN: Final = 0.1
 """Seconds before the commit is sent to the coordinator that is found then."""
 
@@ -127,7 +123,7 @@ class GroupAdmin(Admin):
             while True:
                 node = await self._answer(doing, lambda: self._admin.find_coordinator(group), _DESCRIBE)
                 codes = request.results(await self._admin._client.send(node, request))
-                if not codes or not _ELSEWHERE.issuperset(codes.values()):
+                if not codes or not COORDINATOR_MOVED.issuperset(codes.values()):
                     break
                 await asyncio.sleep(_AGAIN)
         # A partition that is missing from the answer was not acknowledged.

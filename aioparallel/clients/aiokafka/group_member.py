@@ -9,10 +9,10 @@ have given them away. So no partition stops that does not move.
 from __future__ import annotations
 
 import enum
-from collections import defaultdict
 from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
+from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.clients.messages.assignments import TopicPartitions
 from aioparallel.clients.messages.consumer_groups import (
     JOIN,
@@ -21,13 +21,10 @@ from aioparallel.clients.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from aioparallel.records.error_codes import RETRIABLE, ErrorCode
+from aioparallel.records.error_codes import COORDINATOR_MOVED, RETRIABLE, ErrorCode
 
 __all__ = ["GroupMember", "Place", "Subscribed", "Then"]
 
-_COORDINATOR_MOVED: Final = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
 _LOST: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _SHORTEST: Final = 0.05
 _FIRST_INTERVAL: Final = 0.5
@@ -179,7 +176,7 @@ class GroupMember:
             # A group that has lost all its members may be deleted, or have another type. Joining tells.
             return Then.LOST
         self._says_all = True
-        if code in _COORDINATOR_MOVED:
+        if code in COORDINATOR_MOVED:
             return Then.LOOK_UP
         if code in RETRIABLE or code == ErrorCode.UNKNOWN_SERVER_ERROR:
             return Then.RETRY
@@ -209,7 +206,4 @@ class GroupMember:
 
 
 def _by_topic(places: Iterable[Place]) -> tuple[TopicPartitions, ...]:
-    topics: defaultdict[bytes, list[int]] = defaultdict(list)
-    for topic_id, number in sorted(places):
-        topics[topic_id].append(number)
-    return tuple(TopicPartitions(topic_id, tuple(numbers)) for topic_id, numbers in topics.items())
+    return tuple(TopicPartitions(topic_id, tuple(numbers)) for topic_id, numbers in grouped(sorted(places)).items())

@@ -24,16 +24,13 @@ from aioparallel.clients.messages.share_groups import (
     ShareGroupHeartbeatRequest,
     ShareGroupHeartbeatResponse,
 )
-from aioparallel.records.error_codes import RETRIABLE, ErrorCode
+from aioparallel.records.error_codes import COORDINATOR_MOVED, RETRIABLE, ErrorCode
 from aioparallel.records.errors import ClientError, NotAuthorized
 
 __all__ = ["MemberState", "ShareCoordinator", "ShareMembership", "Then", "refusal"]
 
 logger = logging.getLogger(__name__)
 
-_COORDINATOR_MOVED: Final = frozenset(
-    {ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.COORDINATOR_NOT_AVAILABLE, ErrorCode.NOT_COORDINATOR}
-)
 _JOIN_AGAIN: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_MEMBER_EPOCH})
 _LONGEST_BACKOFF: Final = 1.0
 _SOON: Final = 0.5
@@ -97,7 +94,7 @@ class MemberState:
             if answer.assignment is not None:
                 self.assignment = {one.topic_id: one.partitions for one in answer.assignment.topic_partitions}
             return Then.WAIT
-        if code in _COORDINATOR_MOVED:
+        if code in COORDINATOR_MOVED:
             return Then.LOOK_UP
         if code in _JOIN_AGAIN or (code == ErrorCode.GROUP_ID_NOT_FOUND and self.is_member):
             # A group is not found if it has lost all of its members, or if it is of another type. Joining tells.

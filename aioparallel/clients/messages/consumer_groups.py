@@ -3,6 +3,7 @@ description of groups. Brokers from Kafka 4.0."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Annotated, Final
 
@@ -22,7 +23,17 @@ __all__ = [
     "ConsumerGroupHeartbeatResponse",
     "ConsumerGroupMember",
     "DescribedConsumerGroup",
+    "with_inline_flags",
 ]
+
+_FLAGS: Final = {re.IGNORECASE: "i", re.MULTILINE: "m", re.DOTALL: "s", re.VERBOSE: "x"}
+
+
+def with_inline_flags(pattern: re.Pattern[str]) -> str:
+    """The pattern as text, with its flags, for ``subscribed_topic_regex``. RE2/J does not have ``x``."""
+    flags = "".join(letter for flag, letter in _FLAGS.items() if pattern.flags & flag)
+    return f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
+
 
 JOIN: Final = 0
 LEAVE: Final = -1

@@ -14,6 +14,7 @@ from aioparallel.clients.messages.consumer_groups import (
     LEAVE_TO_RETURN,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    with_inline_flags,
 )
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records.error_codes import ErrorCode
@@ -62,7 +63,7 @@ class ConsumerMembership:
         self._link = link
         self._group_id = group_id
         self._topics = () if isinstance(topics, re.Pattern) else tuple(sorted(topics))
-        self._pattern = _regex_of(topics) if isinstance(topics, re.Pattern) else None
+        self._pattern = with_inline_flags(topics) if isinstance(topics, re.Pattern) else None
         self._options = options
         self._listener = listener
         self._dropped = dropped
@@ -286,11 +287,3 @@ class ConsumerMembership:
 
     def _log_fields(self) -> dict[str, object]:
         return {"group_id": self._group_id, "member_id": self.member_id, "generation": self.generation}
-
-
-def _regex_of(pattern: re.Pattern[str]) -> str:
-    """The pattern as text, with its flags."""
-    flags = "".join(
-        letter for letter, flag in (("i", re.I), ("m", re.M), ("s", re.S), ("x", re.X)) if pattern.flags & flag
-    )
-    return f"(?{flags}){pattern.pattern}" if flags else pattern.pattern
