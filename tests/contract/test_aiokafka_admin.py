@@ -21,6 +21,7 @@ from aioparallel.testing import EmbeddedBroker, LocalKafka
 from tests.support.clusters.aiokafka_cluster import serving
 from tests.support.clusters.aiokafka_member import Member, unique
 from tests.support.clusters.cluster import Produced
+from tests.support.waiting import SLACK
 
 real = pytest.mark.real
 
@@ -115,6 +116,28 @@ async def test_an_unreachable_cluster() -> None:
         Admin("nowhere:0")
     with pytest.raises(ConsumerStateError, match="async with"):
         await Admin("127.0.0.1:1").topics()
+
+
+async def test_a_cancellation_while_it_closes_is_not_lost(embedded_broker: EmbeddedBroker) -> None:
+    """At each step of the event loop. aiokafka's ``close`` swallows one while it waits for its metadata task."""
+
+    async def use(answered: asyncio.Event) -> None:
+        async with Admin(embedded_broker.bootstrap_servers) as admin:
+            await admin.brokers()
+            answered.set()
+
+    for steps in range(1_000):
+        answered = asyncio.Event()
+        task = asyncio.create_task(use(answered))
+        await answered.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        if not task.cancel():
+            break
+        await asyncio.wait([task], timeout=SLACK)
+        assert task.cancelled(), f"cancelled after {steps} steps"
+    assert steps > 1
+    await task
 
 
 async def test_the_embedded_broker_has_topics_and_commits(embedded_broker: EmbeddedBroker) -> None:

@@ -21,7 +21,7 @@ from aiokafka.protocol.commit import OffsetFetchRequest
 from aioparallel.clients.aiokafka.aiokafka_errors import deadline, is_passing
 from aioparallel.clients.aiokafka.broker_watch import BrokerWatch
 from aioparallel.clients.aiokafka.checking import GivenOptions, rebootstrap_after
-from aioparallel.clients.aiokafka.connecting import start_client
+from aioparallel.clients.aiokafka.connecting import close_or_cut_off, start_client
 from aioparallel.clients.aiokafka.internals import ClusterView, OffsetFetchAnswer
 from aioparallel.clients.aiokafka.message_classes import grouped
 from aioparallel.clients.aiokafka.metadata import all_metadata, listed, log_ranges
@@ -94,7 +94,7 @@ class Admin:
     async def _close(self) -> None:
         admin, self._connected = self._connected, None
         if admin is not None:
-            await admin.close()
+            await close_or_cut_off(admin._client, admin.close(), _ONE_BROKER)  # aiokafka's close swallows cancellation
 
     # -- topics
 
