@@ -77,6 +77,10 @@ T = TypeVar("T")
 _LEAVE_TIMEOUT = 5.0
 # Seconds that another thread waits for the event loop when it asks for health or statistics.
 _ASK_TIMEOUT = 5.0
+_MATCHES_OWN = (
+    'matches {}, which this consumer writes to. With group_protocol="consumer" the brokers match the pattern, and '
+    "cannot leave that out: write a pattern that does not match it"
+)
 
 
 @takes_options(Options)
@@ -127,7 +131,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         check_middleware(self.options.middleware)
         if client is not None:
             check_interface(client, "client", Client)
-            refuse_for_own_client(self.options.group_protocol)
+            refuse_for_own_client(options.get("group_protocol", "auto"))
         if producer is not None:
             check_interface(producer, "producer", Producer)
         pauses = Pauses(self.options.failures.retry_topics, origin_of)
@@ -144,6 +148,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         named, own = checked_topics(topics), self._own_topics()
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
         self._left_out = left_out(named, own)
+        if self._left_out and self.options.group_protocol == "consumer":
+            raise ConfigurationError("topics", topics, _MATCHES_OWN.format(", ".join(self._left_out)))
         self._pause_targets = PauseTargets(self._topics, self.options, self._logical_topics)
         sinks = self._extensions.only("output_sinks")
         self._delivery = Delivery(

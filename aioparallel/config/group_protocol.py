@@ -7,7 +7,7 @@ from typing import Final
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["OF_BROKERS", "check_group_protocol", "decided_by_brokers", "refuse_for_own_client"]
+__all__ = ["OF_BROKERS", "check_group_protocol", "decided_by_brokers", "is_for_classic", "refuse_for_own_client"]
 
 OF_BROKERS: Final[Mapping[str, str]] = {
     "session_timeout": "group.consumer.session.timeout.ms",
@@ -15,6 +15,12 @@ OF_BROKERS: Final[Mapping[str, str]] = {
 }
 """Options that do not apply to the protocol "consumer", and what the brokers have instead."""
 _ASSIGNOR: Final = "partition_assignment_strategy"
+_INSTANCE: Final = "group_instance_id"
+
+
+def is_for_classic(client_options: Mapping[str, object]) -> bool:
+    """Whether they have no effect in the protocol "consumer", or another one."""
+    return not client_options.keys().isdisjoint({_ASSIGNOR, _INSTANCE})
 
 
 def decided_by_brokers(name: str, value: object) -> ConfigurationError:
@@ -52,7 +58,7 @@ def check_group_protocol(protocol: str, remote_assignor: object, client_options:
 
 def refuse_for_own_client(protocol: str) -> None:
     """Raise ConfigurationError for a protocol that a client of the user would not learn of."""
-    if protocol != "classic":
+    if protocol != "auto":
         raise ConfigurationError(
             "group_protocol", protocol, "cannot be combined with a client of your own: set it at that client"
         )

@@ -15,7 +15,7 @@ from typing import Any, Literal, TypedDict, cast
 
 from aioparallel.config.callables import check_plain
 from aioparallel.config.extension import Extension, overrides
-from aioparallel.config.group_protocol import OF_BROKERS, check_group_protocol, decided_by_brokers
+from aioparallel.config.group_protocol import OF_BROKERS, check_group_protocol, decided_by_brokers, is_for_classic
 from aioparallel.config.handling import (
     Handling,
     Middleware,
@@ -127,20 +127,22 @@ class Options(Handling):
 
     # -- Group membership -----------------------------------------------------------------------------------
 
-    group_protocol: Literal["classic", "consumer", "auto"] = "classic"
+    group_protocol: Literal["classic", "consumer", "auto"] = "auto"
     """How members share the partitions. ``"classic"``: in a rebalance all members give up all their partitions.
     ``"consumer"``: the brokers assign, and a member gives up only the partitions that move (KIP-848); this needs Kafka
-    4.0 or later. ``"auto"``: the second one, or the first one if the brokers refuse the second for this group."""
+    4.0 or later. ``"auto"``: the second one, or the first one if the brokers refuse the second for this group, or if an
+    option is given that is for the first: ``session_timeout``, ``heartbeat_interval``, and in ``client_options``
+    ``partition_assignment_strategy`` and ``group_instance_id``."""
     group_remote_assignor: str | None = None
     """With ``group_protocol="consumer"`` or ``"auto"``, the brokers' assignor: ``"uniform"``, ``"range"``, or another
     one that they have. None: their default, the first of ``group.consumer.assignors``."""
     session_timeout: float = 30.0
     """Seconds without a heartbeat after which the group removes this member. With ``group_protocol="consumer"`` (or
-    ``"auto"``, if it has come to that) the brokers decide this, by ``group.consumer.session.timeout.ms``."""
+    ``"auto"``, if this is left out) the brokers decide it, by ``group.consumer.session.timeout.ms``."""
     heartbeat_interval: float = 3.0
     """Seconds between heartbeats. A member learns of a rebalance at its next heartbeat. At most a third of
-    ``session_timeout``. With ``group_protocol="consumer"`` the brokers decide this, by
-    ``group.consumer.heartbeat.interval.ms``."""
+    ``session_timeout``. With ``group_protocol="consumer"`` (or ``"auto"``, if this is left out) the brokers decide it,
+    by ``group.consumer.heartbeat.interval.ms``."""
     rebalance_timeout: float = 60.0
     """Seconds that members have to give up their partitions in a rebalance."""
 
@@ -197,9 +199,12 @@ class Options(Handling):
                 raise no_such_option(name, given[name], known)  # type: ignore[literal-required]
         if isinstance(given.get("commits"), Transactions) and "commit_interval" in given:
             raise ConfigurationError("commit_interval", given["commit_interval"], _USE_THE_INTERVAL)
+        times = OF_BROKERS.keys() & given.keys()
         if given.get("group_protocol") == "consumer":
-            for name in OF_BROKERS.keys() & given.keys():
+            for name in times:
                 raise decided_by_brokers(name, given[name])  # type: ignore[literal-required]
+        if times and given.get("group_protocol", "auto") == "auto" and given.get("group_remote_assignor") is None:
+            given = {**given, "group_protocol": "classic"}  # also with the value that is the default
         return cls(**given)
 
 
@@ -370,12 +375,13 @@ def _check_security(options: Options) -> None:
 
 
 def _check_group_protocol(options: Options) -> None:
-    is_consumer = options.group_protocol == "consumer"
-    check_group_protocol(options.group_protocol, options.group_remote_assignor, options.client_options)
-    for name in OF_BROKERS if is_consumer else ():
-        value = getattr(options, name)
-        if value != Options.__dataclass_fields__[name].default:
-            raise decided_by_brokers(name, value)
+    protocol, assignor = options.group_protocol, options.group_remote_assignor
+    check_group_protocol(protocol, assignor, options.client_options)
+    times = [name for name in OF_BROKERS if getattr(options, name) != Options.__dataclass_fields__[name].default]
+    if protocol == "consumer" and times:
+        raise decided_by_brokers(times[0], getattr(options, times[0]))
+    if protocol == "auto" and assignor is None and (times or is_for_classic(options.client_options)):
+        object.__setattr__(options, "group_protocol", "classic")
 
 
 def _check_deduplicate(options: Options) -> None:

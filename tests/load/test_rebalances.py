@@ -50,7 +50,11 @@ pytestmark = [pytest.mark.real, pytest.mark.slow, pytest.mark.timeout(SECONDS + 
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalKafka]:
     """Three brokers, with the defaults of Kafka for groups."""
-    with LocalKafka(brokers=3, server_properties={"broker.session.timeout.ms": f"{FENCED * 1000}"}) as kafka:
+    properties = {
+        "broker.session.timeout.ms": f"{FENCED * 1000}",
+        "group.consumer.heartbeat.interval.ms": f"{HEARTBEATS['consumer'] * 1000:.0f}",
+    }
+    with LocalKafka(brokers=3, server_properties=properties) as kafka:
         yield kafka
 
 

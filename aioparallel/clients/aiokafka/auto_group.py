@@ -48,16 +48,24 @@ class AutoGroup:
 
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         self._subscribed = topics, listener
-        self._group.subscribe(topics, listener)
+        if isinstance(topics, re.Pattern):
+            self._use_classic("the topics are given as a pattern of Python, and the brokers would match one of RE2/J")
+        else:
+            self._group.subscribe(topics, listener)
 
     def _failed(self, error: Exception) -> None:
-        if not isinstance(error, ProtocolRefused) or self._subscribed is None:
+        if isinstance(error, ProtocolRefused):
+            self._use_classic(error)
+        else:
             self._on_failure(error)
+
+    def _use_classic(self, why: object) -> None:
+        if self._subscribed is None:
             return
         logger.info(
             "Group %s: the classic protocol is used: %s",
             self._settings.group_id,
-            error,
+            why,
             extra={"action": "classic_protocol", "group_id": self._settings.group_id},
         )
         self._group.close()

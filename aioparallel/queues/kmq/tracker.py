@@ -112,7 +112,7 @@ class RedeliveryTracker:
         client_options: Mapping[str, object] | None = None,
         session_timeout: float = 30.0,
         heartbeat_interval: float = 3.0,
-        group_protocol: Literal["classic", "consumer", "auto"] = "classic",
+        group_protocol: Literal["classic", "consumer", "auto"] = "auto",
         group_remote_assignor: str | None = None,
         producing: Producing | None = None,
         skip_unreadable: Collection[tuple[str, int, int]] = (),

@@ -22,7 +22,7 @@ class EmbeddedBroker(Broker):
 
     It has native threads, so a busy event loop does not slow it down. Its limits:
 
-    * One member per group, unless they have ``group_protocol="consumer"``. A member that replaces a killed one waits
+    * One member per group in the classic protocol (``group_protocol``). A member that replaces a killed one waits
       until the killed one's session times out. Two live members of a classic group do not balance reliably.
     * Each partition keeps its newest 5 MiB or 100,000 batches. Older ones are deleted silently.
     * A client that requests a missing topic creates it, with 4 partitions.

@@ -2,7 +2,7 @@
 
 The variable counts in every process that imports the package ``tests``, so in children, too. Consumers that are given
 no client of their own are then members of the new protocol, also those whose test gives a session timeout and a
-heartbeat interval: their group is configured with these. Brokers allow short ones.
+heartbeat interval: their group is configured with these.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any, Final
 from aiokafka.errors import KafkaError
 
 from aioparallel.clients import AiokafkaClient, defaults
-from aioparallel.testing.brokers import local, server_properties
 from tests.support.kafka.asking import asking
 
 __all__ = ["QUICK", "play_consumer_protocol"]
@@ -52,10 +51,4 @@ class ConsumerClient(AiokafkaClient):
 
 def play_consumer_protocol() -> None:
     """Let the consumers of this process be members of the new protocol."""
-    classic_properties = server_properties.broker_properties
-
-    def properties(brokers: int) -> dict[str, str]:
-        return {**classic_properties(brokers), **QUICK}
-
-    vars(local)["broker_properties"] = properties
     vars(defaults)["AiokafkaClient"] = ConsumerClient

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssigno
 from aioparallel.clients import defaults
 from aioparallel.clients.aiokafka import AiokafkaClient
 from aioparallel.config.options import Options
-from aioparallel.config.policies import Transactions
+from aioparallel.config.policies import FailurePolicy, Transactions
 from aioparallel.consumer import ParallelConsumer
 from aioparallel.queues.kmq import KmqConsumer, RedeliveryTracker
 from aioparallel.queues.priority import PriorityConsumer
@@ -38,7 +39,10 @@ ROUND_ROBIN = {"partition_assignment_strategy": (RoundRobinPartitionAssignor,)}
             {"group_protocol": "consumer", "client_options": ROUND_ROBIN},
             'cannot be combined with group_protocol="consumer", in which the brokers assign: leave it out',
         ),
-        ({"group_remote_assignor": "range"}, "group_remote_assignor='range': needs group_protocol=\"consumer\""),
+        (
+            {"group_protocol": "classic", "group_remote_assignor": "range"},
+            "group_remote_assignor='range': needs group_protocol=\"consumer\"",
+        ),
         ({"group_protocol": "consumer", "group_remote_assignor": " "}, "must be an assignor of the brokers"),
         ({"group_protocol": "consumer", "group_remote_assignor": 3}, "must be an assignor of the brokers"),
     ],
@@ -47,6 +51,37 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], says: str) -> None:
     """The message says where to set it instead."""
     with pytest.raises(ConfigurationError, match=re.escape(says)):
         ParallelConsumer("t", group_id="g", **given)
+
+
+@pytest.mark.parametrize(
+    ("given", "protocol"),
+    [
+        ({}, "auto"),
+        ({"rebalance_timeout": 90.0, "client_options": {"client_rack": "a"}}, "auto"),
+        ({"session_timeout": 10.0}, "classic"),
+        ({"session_timeout": 30.0}, "classic"),
+        ({"group_protocol": "auto", "heartbeat_interval": 3.0}, "classic"),
+        ({"client_options": ROUND_ROBIN}, "classic"),
+        ({"client_options": {"group_instance_id": "a"}}, "classic"),
+        ({"session_timeout": 10.0, "group_remote_assignor": "range"}, "auto"),
+    ],
+)
+def test_what_is_for_the_classic_protocol_chooses_it(given: dict[str, Any], protocol: str) -> None:
+    """In the other one it would have no effect, or another. An assignor of the brokers is for that one."""
+    made = ParallelConsumer("t", group_id="g", **given).options
+    assert made.group_protocol == protocol
+    assert replace(made, max_concurrency=3).group_protocol == protocol
+    if given.get("session_timeout") != 30.0 and given.get("heartbeat_interval") != 3.0:  # which nobody may have given
+        assert Options(**given).group_protocol == protocol
+
+
+def test_brokers_cannot_leave_a_consumer_s_own_topics_out() -> None:
+    """It would read what it writes. (``"auto"`` reads patterns in the classic protocol.)"""
+    given: dict[str, Any] = {"group_id": "g", "failures": FailurePolicy(dead_letter="orders.dead")}
+    ParallelConsumer(re.compile(r"orders\..*"), **given)
+    ParallelConsumer(re.compile(r"orders\.[^d].*"), **given, group_protocol="consumer")
+    with pytest.raises(ConfigurationError, match=r"topics=.*: matches orders\.dead, which this consumer writes to"):
+        ParallelConsumer(re.compile(r"orders\..*"), **given, group_protocol="consumer")
 
 
 def test_other_times_are_refused_however_the_options_are_made() -> None:
@@ -74,6 +109,7 @@ def test_transactions_do_not_advise_what_is_refused() -> None:
 def test_a_client_of_the_user_is_not_told() -> None:
     """It has the option itself."""
     client = InMemoryClient(InMemoryBroker(), "g")
+    ParallelConsumer("t", group_id="g", client=client, session_timeout=10)
     with pytest.raises(ConfigurationError, match="group_protocol='consumer': cannot be combined with a client"):
         ParallelConsumer("t", group_id="g", client=client, group_protocol="consumer")
 
@@ -107,8 +143,8 @@ def test_every_member_gets_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None
     KmqConsumer("q", group_id="queue", **options)
     RedeliveryTracker("q", group_id="tracker", **options)
     PriorityConsumer("t", group_id="mail", priorities=2, **options)
-    ParallelConsumer("t", group_id="as before")
-    assert made.pop() == ("as before", "classic", None)
+    ParallelConsumer("t", group_id="by default")
+    assert made.pop() == ("by default", "auto", None)
     assert {name.split("-")[0] for name, *_ in made} == {"plain", "queue", "tracker", "mail"}
     assert len(made) == 6
     assert {tuple(rest) for _, *rest in made} == {("consumer", "range")}
