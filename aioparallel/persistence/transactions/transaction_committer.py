@@ -222,6 +222,8 @@ class TransactionCommitter:
         self._batch = await self._ready(await self._builder.take())
         self._has_slices = bool(self._batch.slices)
         if not self._has_slices:
+            if not self._outbox.bytes:
+                self._counters.nothing_left()
             return
         self._took_out = False
         self._machine.begin(self._loop.time())

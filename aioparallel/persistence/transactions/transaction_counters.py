@@ -44,6 +44,11 @@ class TransactionCounters:
         self.why = ""
         self.seconds.append(seconds)
 
+    def nothing_left(self) -> None:
+        """What the last transactions should have committed was lost with its partitions, or is not there any more."""
+        self.aborts_in_a_row = 0
+        self.why = ""
+
     def was_aborted(
         self, transactional_id: str, cause: str, why: str, now: float, *, began: float, is_progress: bool
     ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from aioparallel import InstanceFenced, Outgoing, ParallelConsumer, Record
+from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import Fault, InMemoryBroker, InMemoryClient, InMemoryTransactionalProducer, Request
 from tests.support.transactions import consuming
 from tests.support.transactions.consuming import copy
@@ -121,3 +122,39 @@ async def _take_the_place(*, ends: bool) -> None:
         assert found == Counter(b"%d" % number for number in range(COUNT))
         other.stop()
         await run_other
+
+
+def test_a_member_whose_last_transaction_lost_its_partition_is_ready_again() -> None:
+    """Nothing is left to commit there, so nobody waits for the next commit, which may be hours away."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        runner.run(_lose_what_was_to_be_committed())
+
+
+async def _lose_what_was_to_be_committed() -> None:
+    broker = consuming.broker_of(2)
+    async with eager(broker) as consumer, eager(broker) as other:
+        run = asyncio.create_task(consumer.run(copy))
+        await until(lambda: len(broker.group("g").offsets) == 2)  # where it begins
+        broker.faults.always(Request.TXN_OFFSETS, Fault(is_request_lost=True))
+        broker.append("in", b"1", key=b"1", partition=1)
+        await until(lambda: consumer.stats().succeeded)
+        run_other = asyncio.create_task(other.run(copy))
+        await until(lambda: other.stats().succeeded)
+        broker.faults.heal()
+        await until(lambda: broker.group("g").offsets[TopicPartition("in", 1)].offset == 1)
+        await asyncio.sleep(60)
+        figures = consumer.stats().transactions
+        assert figures is not None
+        assert figures.aborted == 1
+        assert consumer.health().problems == ()
+        assert consumer.health().ready
+        for one, running in ((consumer, run), (other, run_other)):
+            one.stop()
+            await running
+    assert [record.value for record in broker.records("out")] == [b"1"]
+
+
+def eager(broker: InMemoryBroker) -> ParallelConsumer[Any, Any]:
+    """A member that gives its partitions up soon."""
+    client = InMemoryClient(broker, "g", isolation_level="read_committed", heartbeat_interval=0.05)
+    return consuming.consumer_of(broker, client=client, drain_timeout=1.0, commit_timeout=2.0)

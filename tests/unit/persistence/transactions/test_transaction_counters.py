@@ -36,6 +36,16 @@ def test_aborts_are_a_problem_if_they_last() -> None:
     assert problem.message == "the last 2 transactions of id were aborted: at 108"
 
 
+def test_aborts_without_anything_left_to_commit_are_no_problem() -> None:
+    """Their partitions were lost: an idle member is ready."""
+    counters = TransactionCounters()
+    for now in (100.0, 101.0, 102.0):
+        abort(counters, now)
+    counters.nothing_left()
+    assert (counters.problems("id", 200.0), counters.why) == ((), "")
+    assert counters.aborted.total() == 3
+
+
 def test_aborts_that_remove_refused_outputs_are_progress() -> None:
     """They are counted, and are no problem."""
     counters = TransactionCounters()
