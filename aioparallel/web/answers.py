@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from aioparallel.observe.stats import LongestLane, Paused
+from aioparallel.observe.stats import LongestLane, Paused, Stats
 from aioparallel.records.errors import ConsumerStateError
 from aioparallel.records.record import TopicPartition
 from aioparallel.records.user_errors import repr_of
@@ -74,7 +74,7 @@ def _health(consumers: Mapping[str, AnyService], asked: str) -> Answer:
 
 
 def stats(consumers: Mapping[str, AnyService]) -> Answer:
-    """The fields of Stats by consumer; null for one that has not run yet."""
+    """The fields of Stats, and ``giving_away``, by consumer; null for one that has not run yet."""
     return Answer(_OK, {name: _stats(service) for name, service in consumers.items()})
 
 
@@ -112,7 +112,10 @@ def _plain(value: Any) -> object:
 
 
 def _fields(value: Any) -> dict[str, object]:
-    return {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    found = {one.name: _plain(getattr(value, one.name)) for one in dataclasses.fields(value)}
+    if isinstance(value, Stats):
+        found["giving_away"] = _plain(value.giving_away)
+    return found
 
 
 def _without_keys(value: LongestLane | Paused) -> LongestLane | Paused:

@@ -127,6 +127,9 @@ async def test_a_whole_consumer_falls_back(embedded_broker: EmbeddedBroker, numb
             group_id=topic,
             bootstrap_servers=embedded_broker.bootstrap_servers,
             group_protocol="auto",
+            group_remote_assignor="uniform",
+            session_timeout=2.0,  # how long the second one waits for the first one, in the embedded broker
+            heartbeat_interval=0.5,
             until="end",
         ) as consumer:
             await consumer.run(handle)

@@ -11,7 +11,7 @@ import sys
 import urllib.request
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Producer
@@ -111,8 +111,12 @@ async def test_what_is_left_is_what_then_runs(
     assert (whole["remaining"], whole["lag"]) == (0, 0)
 
 
-@pytest.mark.classic_protocol("it shows the type of the group")
-async def test_members_stuck_records_and_the_list(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
+@pytest.mark.parametrize(
+    "protocol", [pytest.param("classic", marks=pytest.mark.classic_protocol("it shows the type")), "consumer"]
+)
+async def test_members_stuck_records_and_the_list(
+    local_kafka: LocalKafka, kafka_topic: TopicMaker, protocol: Literal["classic", "consumer"]
+) -> None:
     """A live group has its members with their partitions; a stuck record is found by its age; limits give code 4."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(2, {"retention.ms": "-1"})
     group, old = f"{topic}-group", 1_700_000_000_000
@@ -123,14 +127,19 @@ async def test_members_stuck_records_and_the_list(local_kafka: LocalKafka, kafka
             raise ValueError
 
     consumer = ParallelConsumer(
-        topic, bootstrap_servers=servers, group_id=group, ordering=Ordering.UNORDERED, failures=LATER
+        topic,
+        bootstrap_servers=servers,
+        group_id=group,
+        group_protocol=protocol,
+        ordering=Ordering.UNORDERED,
+        failures=LATER,
     )
     async with consumer:
         running = asyncio.create_task(consumer.run(handle))
         await until(lambda: consumer.health().ready and consumer.stats().succeeded == 1_999)
         await consumer.commit_now()
         whole, first, second = await objects(servers, "show", group)
-        assert (whole["state"], whole["type"], whole["remaining"], whole["lag"]) == ("Stable", "classic", 1, 963)
+        assert (whole["state"], whole["type"], whole["remaining"], whole["lag"]) == ("Stable", protocol, 1, 963)
         (member,) = whole["members"]
         assert member["partitions"] == [f"{topic}:0", f"{topic}:1"]
         assert (member["client_id"], member["host"]) == ("aioparallel", "127.0.0.1")

@@ -12,8 +12,9 @@ __all__ = ["ProtocolRefused", "refusal"]
 
 _OTHER_KIND: Final = (
     "a group with this id is of another kind: a share group or a streams group (kafka-groups.sh --list shows it), or a "
-    "group of the classic protocol whose members may not be moved (group.consumer.migration.policy of the brokers, "
-    'bidirectional by default). Use another group_id, or group_protocol="classic"'
+    "group of the classic protocol whose members may not be moved: by group.consumer.migration.policy of the brokers "
+    "(bidirectional by default), or because their assignor is one of clients, such as cooperative-sticky. Stop these "
+    'members first, use another group_id, or group_protocol="classic"'
 )
 _ADVICE: Final = {
     ErrorCode.GROUP_ID_NOT_FOUND: _OTHER_KIND,
