@@ -30,7 +30,12 @@ DEADLINE = 60.0
 
 @asynccontextmanager
 async def members(
-    broker: Broker, group: str, protocols: Collection[str], topics: Collection[str] | re.Pattern[str]
+    broker: Broker,
+    group: str,
+    protocols: Collection[str],
+    topics: Collection[str] | re.Pattern[str],
+    *,
+    metadata_max_age_ms: int = 500,
 ) -> AsyncIterator[list[Member]]:
     """One member after the other, stopped at the end."""
     made: list[Member] = []
@@ -40,7 +45,7 @@ async def members(
                 broker.bootstrap_servers,
                 group,
                 group_protocol=protocol,  # type: ignore[arg-type]
-                client_options={"metadata_max_age_ms": 500},
+                client_options={"metadata_max_age_ms": metadata_max_age_ms},
             )
             made.append(Member(client, DEADLINE))
             await client.start(DEADLINE)
@@ -80,10 +85,15 @@ async def test_the_embedded_broker_has_it(embedded_broker: EmbeddedBroker) -> No
         await until(lambda: [len(one.held) for one in both] == [2, 2], DEADLINE, "two partitions each")
 
 
+def refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From now on all brokers are as those before Kafka 4.0."""
+    monkeypatch.setattr(consumer_membership, "CONSUMER_GROUP_HEARTBEAT", replace(CONSUMER_GROUP_HEARTBEAT, least=99))
+
+
 @pytest.fixture
 def without_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """All brokers are as those before Kafka 4.0."""
-    monkeypatch.setattr(consumer_membership, "CONSUMER_GROUP_HEARTBEAT", replace(CONSUMER_GROUP_HEARTBEAT, least=99))
+    refuse_it(monkeypatch)
 
 
 @pytest.mark.usefixtures("without_it")
@@ -107,6 +117,29 @@ async def test_classic_where_they_do_not(embedded_broker: EmbeddedBroker, by_pat
     async with members(embedded_broker, f"{topic}-group", ["auto"], topics) as (one,):
         await until(lambda: len(one.held) == 4, DEADLINE)
         assert [event.kind for event in one.events] == ["assigned"]
+
+
+@pytest.mark.usefixtures("without_it")
+async def test_a_pattern_matches_at_once(embedded_broker: EmbeddedBroker) -> None:
+    """Not at the next regular metadata update, which is minutes away."""
+    await embedded_broker.create_topic("auto-pattern-1", 4)
+    topics = re.compile("auto-pattern-.")
+    async with members(embedded_broker, "auto-pattern", ["auto"], topics, metadata_max_age_ms=300_000) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+
+
+async def test_partitions_are_lost_when_the_brokers_refuse_it_later(
+    embedded_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when a feature is downgraded. The classic member begins with nothing: it may get other partitions, and must
+    not commit what it does not have."""
+    await embedded_broker.create_topic("auto-refused", 4)
+    async with members(embedded_broker, "auto-refused", ["auto"], ["auto-refused"]) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+        refuse_it(monkeypatch)
+        await until(lambda: len(one.heard("assigned")) == 2, DEADLINE)
+        assert [event.kind for event in one.events] == ["assigned", "lost", "assigned"]
+        assert all(len(event.partitions) == 4 for event in one.events)
 
 
 @pytest.mark.usefixtures("without_it")

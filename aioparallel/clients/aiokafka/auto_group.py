@@ -68,9 +68,12 @@ class AutoGroup:
             why,
             extra={"action": "classic_protocol", "group_id": self._settings.group_id},
         )
-        self._group.close()
+        if isinstance(self._group, ConsumerGroup):
+            self._group.give_up("its protocol is refused")
         self._group = self._make_classic(_coordinated(self._consumer, self._settings))
         self._group.subscribe(*self._subscribed)
+        # A pattern matches topics at a metadata update, and the last one may have come before.
+        self._consumer._client.force_metadata_update()
 
     def check(self) -> None:
         self._group.check()

@@ -98,6 +98,11 @@ class ConsumerGroup:
         if self._membership is not None:
             self._membership.stale(generation)
 
+    def give_up(self, why: str) -> None:
+        """Report all partitions as lost, and close. Brokers may refuse the protocol to a member that has some."""
+        if self._membership is not None:
+            self._membership.give_up(why)
+
     def close(self) -> None:
         if self._membership is not None:
             self._membership.close()

@@ -79,6 +79,11 @@ class ConsumerMembership:
         self._task = asyncio.create_task(self._run(), name="aioparallel-group-heartbeats")
         self._task.add_done_callback(self._ended)
 
+    def give_up(self, why: str) -> None:
+        """Report all partitions as lost, and close."""
+        self._lose(why)
+        self.close()
+
     def close(self) -> None:
         """Call the listener no more, and send nothing more by itself."""
         self._closed = True
