@@ -63,6 +63,11 @@ class ConsumerMember:
     """What it must give up, and may still be using."""
     revokes_until: float = math.inf
 
+    @property
+    def subscribed(self) -> tuple[frozenset[str], str]:
+        """Topics and pattern."""
+        return self.topics, self.pattern
+
     def has_had_since(self, partition: TopicPartition, epoch: int) -> bool:
         """Whether the member has this partition since that epoch, or longer."""
         since = self.assigned.get(partition, self.revoking.get(partition))
@@ -199,12 +204,12 @@ class ConsumerGroups:
     def _subscribe(self, group: ConsumerGroup, member: ConsumerMember, request: ConsumerGroupHeartbeatRequest) -> None:
         if request.rebalance_timeout_ms >= 0:
             member.rebalance_timeout = request.rebalance_timeout_ms / 1000
-        before = member.topics, member.pattern
+        before = member.subscribed
         if request.subscribed_topic_names is not None:
             member.topics = frozenset(request.subscribed_topic_names)
         if request.subscribed_topic_regex is not None:
             member.pattern = request.subscribed_topic_regex
-        if before != (member.topics, member.pattern):
+        if before != member.subscribed:
             self._changed(group)
 
     def _leave(self, request: ConsumerGroupHeartbeatRequest, now: float) -> ConsumerGroupHeartbeatResponse:
@@ -232,20 +237,24 @@ class ConsumerGroups:
 
     def _assign(self, group: ConsumerGroup) -> None:
         """Make a new target if something has changed. Members keep what they have, up to their share."""
-        wanted = {member.id: self._wanted(member) for member in group.members.values()}
+        # Most members of a group subscribe to the same: with many partitions, each subscription costs milliseconds.
+        wanted = {one: self._wanted(*one) for one in {member.subscribed for member in group.members.values()}}
         every = _NONE.union(*wanted.values())
         if every != group.assigned_for:
             group.assigned_for = every
             self._changed(group)
         if group.assignment_epoch == group.epoch:
             return
-        subscriptions = {name: Subscription(some, group.target.get(name, _NONE)) for name, some in wanted.items()}
+        subscriptions = {
+            member.id: Subscription(wanted[member.subscribed], group.target.get(member.id, _NONE))
+            for member in group.members.values()
+        }
         group.target = {name: frozenset(some) for name, some in plan(subscriptions).items()}
         group.assignment_epoch = group.epoch
 
-    def _wanted(self, member: ConsumerMember) -> frozenset[TopicPartition]:
-        by_name = self._broker.partitions_of(member.topics)
-        return by_name | self._broker.partitions_of(re.compile(member.pattern)) if member.pattern else by_name
+    def _wanted(self, topics: frozenset[str], pattern: str) -> frozenset[TopicPartition]:
+        by_name = self._broker.partitions_of(topics)
+        return by_name | self._broker.partitions_of(re.compile(pattern)) if pattern else by_name
 
     @staticmethod
     def _reconcile(

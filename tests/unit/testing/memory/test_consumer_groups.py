@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import re
+from collections.abc import Collection
 
 import pytest
 
@@ -224,6 +226,20 @@ def test_patterns_and_topics_that_come_and_go(broker: InMemoryBroker) -> None:
     third = beat(broker, "a", second.member_epoch, {0, 1, 2, 3})
     assert third.member_epoch == second.member_epoch + 1
     assert numbers(third) == {0, 1, 2, 3}
+
+
+def test_a_heartbeat_reads_the_topics_once(broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not for each member: 20 members of 1,000 partitions, each with ten heartbeats a second, would block the loop."""
+    epochs = {f"m{number}": beat(broker, f"m{number}", JOIN).member_epoch for number in range(20)}
+    read: list[object] = []
+
+    def partitions_of(topics: Collection[str] | re.Pattern[str]) -> frozenset[TopicPartition]:
+        read.append(topics)
+        return frozenset(map(place, range(4)))
+
+    monkeypatch.setattr(broker, "partitions_of", partitions_of)
+    beat(broker, "m19", epochs["m19"])
+    assert read == [{"t"}]
 
 
 @pytest.mark.parametrize("accepts_older", [False, True])
