@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -81,17 +82,18 @@ class Ends:
                 self._on_change()
 
     async def _look_elsewhere(self) -> None:
-        """Find out which partitions of other members have reached their targets."""
-        partitions = self._elsewhere()
-        try:
-            ends = await self._client.end_offsets(partitions, REQUEST_TIMEOUT)
-            found = await self._client.committed(partitions, REQUEST_TIMEOUT)
-        except TimeoutError:
-            return  # the next check asks again
-        for partition, committed in found.items():
-            target = self._targets[partition]
-            if committed.offset >= min(target, ends.get(partition, target)):
-                self._reached.add(partition)
+        """Find out which partitions of other members have reached their targets, or have no records before these."""
+        with contextlib.suppress(TimeoutError):  # the next check asks again
+            found = await self._client.committed(self._elsewhere(), REQUEST_TIMEOUT)
+            self._reached |= {at for at, committed in found.items() if committed.offset >= self._targets[at]}
+            if not (left := self._elsewhere()):
+                return
+            ends = await self._client.end_offsets(left, REQUEST_TIMEOUT)
+            begins = await self._client.beginning_offsets(left, REQUEST_TIMEOUT)
+            for partition in left & begins.keys():
+                target = min(self._targets[partition], ends.get(partition, self._targets[partition]))
+                if begins[partition] >= target or (partition in found and found[partition].offset >= target):
+                    self._reached.add(partition)
 
     def _seems_cut(self, assignment: Assignment) -> bool:
         if assignment.state is not AssignmentState.OPEN or assignment.resetting:

@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
+from aioparallel.group.client import Committed
 from aioparallel.records.record import Record, TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.clusters.member import Member
@@ -100,4 +101,37 @@ async def test_does_not_wait_for_ever(broker: InMemoryBroker) -> None:
         await consumer.run(seen)
     assert 90.0 <= asyncio.get_running_loop().time() - began < 100.0
     assert len(seen.ended) == 2 * COUNT
+    await member.client.stop(5.0)
+
+
+async def test_does_not_wait_for_what_is_empty() -> None:
+    """Other programs commit nothing of a partition without records, and none of its records is left to wait for."""
+    broker = InMemoryBroker()
+    broker.create_topic("m", len(PLACES))
+    began, member = asyncio.get_running_loop().time(), await joined(broker)
+    async with consumer_of(broker, "m", protocol="consumer", until="end") as consumer:
+        await consumer.run(Seen())
+    assert asyncio.get_running_loop().time() - began < 20.0
+    await member.client.stop(5.0)
+
+
+async def test_a_log_that_does_not_answer_is_not_needed(
+    broker: InMemoryBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group has committed all of the others' partitions: that is enough, also if a leader is gone by then."""
+    member = await joined(broker)
+    seen = Seen()
+    async with consumer_of(broker, "m", protocol="consumer", until="end") as consumer:
+        running = asyncio.create_task(consumer.run(seen))
+        await until(lambda: len(seen.ended) == 2 * COUNT)
+
+        async def no_answer(*_: object) -> Mapping[TopicPartition, int]:
+            raise TimeoutError
+
+        monkeypatch.setattr(InMemoryClient, "end_offsets", no_answer)
+        began = asyncio.get_running_loop().time()
+        for place in member.held:
+            broker.group(GROUP).offsets[place] = Committed(COUNT, "")
+        await running
+    assert asyncio.get_running_loop().time() - began < 20.0
     await member.client.stop(5.0)
