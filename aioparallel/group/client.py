@@ -135,7 +135,8 @@ class RebalanceListener(Protocol):
         """These partitions are gone already (session expired, fenced): no commit is possible. May be empty.
 
         In the new protocol they are all that the member has. A ``revoked`` that still runs goes on; its partitions are
-        gone as well, but are not in ``partitions``. Then this is called even without any.
+        gone as well, but need not be in ``partitions``. Then this is called even without any. A client that is a member
+        of several groups does pass them.
         """
 
     def fenced(self, error: InstanceFenced) -> None:

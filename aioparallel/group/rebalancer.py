@@ -133,9 +133,10 @@ class Rebalancer:
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         """Cancel the handlers and drop the assignments of these partitions without a commit: they are gone already."""
         self._has_assignment = False
-        assignments = self._assigned.of(partitions)
-        groups = {assignment.generation.group for assignment in assignments}
+        found = self._assigned.of(partitions)
+        groups = {assignment.generation.group for assignment in found}
         going = [one for one in self._going if not groups or one.generation.group in groups]
+        assignments = [one for one in found if one not in going]
         for assignment in going:
             # It must not move to the generation in which the member joins again: it may have another owner by then.
             assignment.fenced = assignment.abandoned = True

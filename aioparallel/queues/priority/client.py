@@ -206,6 +206,7 @@ class _Listener:
         self._listener = listener
         self._waiting = waiting  # shared by all listeners
         self._held: set[TopicPartition] = set()
+        self._going: Collection[TopicPartition] = ()  # what ``revoked`` gives away now
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         self._waiting.discard(self._priority)
@@ -216,12 +217,17 @@ class _Listener:
         self._held.difference_update(partitions)
         if not self._held:
             self._waiting.add(self._priority)
-        await self._listener.revoked(partitions)
+        self._going = partitions
+        try:
+            await self._listener.revoked(partitions)
+        finally:
+            self._going = ()
 
     def lost(self, partitions: Collection[TopicPartition]) -> None:
         self._held.clear()
         self._waiting.add(self._priority)
-        self._listener.lost(partitions)
+        # With those that are being given away: without any, the listener would not know which group has lost them.
+        self._listener.lost([*partitions, *self._going])
 
     def fenced(self, error: InstanceFenced) -> None:
         self._waiting.add(self._priority)

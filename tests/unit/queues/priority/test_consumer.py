@@ -483,3 +483,31 @@ async def test_new_partitions_of_each_priority(broker: InMemoryBroker) -> None:
             broker.add_partitions(f"jobs-{priority}", 3)
             produce(broker, priority, 20, partition=2)
         await until(lambda: handler.by_priority == {0: 20, 2: 20})
+
+
+async def test_a_group_that_is_lost_keeps_the_others_from_nothing(broker: InMemoryBroker) -> None:
+    """In the new protocol both give partitions away, and one is lost meanwhile: the other still commits."""
+    ends = asyncio.Event()
+    handler = Handler(lambda record: ends.wait())
+    for priority in range(2):
+        for partition in range(2):
+            produce(broker, priority, 1, partition=partition)
+    held = clients(broker, group_protocol="consumer")
+    one = consumer(broker, clients=held, drain_timeout=20)
+
+    def draining() -> set[str]:
+        return {part.topic for part in one.stats().partitions if part.state == "draining"}
+
+    async with running(one, handler):
+        await until(lambda: len(handler.seen) == 4)
+        other = InMemoryClient(broker, "g-1", group_protocol="consumer", heartbeat_interval=0.02)
+        await other.start(1)
+        other.subscribe(["jobs-1"], Silent())
+        broker.delete_topic("jobs-0")  # all that the member has in this group
+        await until(lambda: draining() == {"jobs-0", "jobs-1"})
+        (member,) = broker.member_ids("g-0")
+        broker.expire_session("g-0", member, asyncio.get_running_loop().time())
+        await until(lambda: broker.member_ids("g-0") == [member], what="that it has joined again")
+        ends.set()
+        await until(lambda: [committed(broker, 1, partition) for partition in range(2)] == [1, 1])
+        await other.stop(1)
