@@ -95,10 +95,14 @@ class ConsumerMembership:
         """Leave the group, so that others get the partitions at once. If the coordinator has moved, or does not answer,
         try again until it does."""
         while self._has_joined:
-            with contextlib.suppress(kafka.KafkaError, OSError):
+            try:
                 answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
                 if answer.error_code not in RETRIABLE:
                     return
+            except kafka.IncompatibleBrokerVersion:
+                return
+            except (kafka.KafkaError, OSError):
+                pass
             self._node.coordinator_dead()
             await asyncio.sleep(self._retry_backoff)
 

@@ -504,3 +504,18 @@ def test_a_user_without_the_right_to_the_group_gets_that_error() -> None:
         assert [type(error) for error in stage.failures] == [NotAuthorized]
 
     run(play())
+
+
+def test_nobody_leaves_brokers_that_do_not_have_the_protocol() -> None:
+    """They have no such member, however often they are asked."""
+
+    async def play() -> None:
+        stage = Stage(lambda _: kafka.IncompatibleBrokerVersion("ConsumerGroupHeartbeat"))
+        stage.membership.start()
+        await asyncio.sleep(1)
+        assert len(stage.failures) == 1
+        stage.membership.close()
+        async with asyncio.timeout(1.0):
+            await stage.membership.leave()
+
+    run(play())
