@@ -162,9 +162,13 @@ class GroupMember:
         if sent.topic_partitions is not None and sent.topic_partitions == _by_topic(self.owned):
             self.is_acknowledged = True
         if answer.assignment is not None:
-            self.target = frozenset(
+            target = frozenset(
                 Place(one.topic_id, number) for one in answer.assignment.topic_partitions for number in one.partitions
             )
+            if self.arriving - target:
+                # It was not taken yet, and the coordinator waits until the member says that it does not have it.
+                self.is_acknowledged = False
+            self.target = target
         return Then.WAIT
 
     def _refused(self, code: int) -> Then:

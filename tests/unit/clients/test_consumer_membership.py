@@ -470,6 +470,32 @@ def test_nothing_is_taken_that_a_lost_answer_may_have_taken_back() -> None:
     run(play())
 
 
+def test_what_was_never_taken_is_given_back() -> None:
+    """The name of a topic is unknown, and the coordinator takes its partition back: for another member, or because the
+    topic is deleted. It waits until the member says that it does not have it, and removes the member otherwise."""
+
+    async def play() -> None:
+        told: list[Request] = []
+
+        def answer(request: Request) -> Response:
+            if request.member_epoch == JOIN:
+                return ok(1, 0)
+            if len(stage.node.asked) == 3:
+                return ok(1)
+            if len(stage.node.asked) > 3 and request.topic_partitions == ():
+                told.append(request)
+            return ok(2 if told else 1, silent=True)
+
+        stage = Stage(answer)
+        stage.names.known.clear()
+        stage.membership.start()
+        await asyncio.sleep(5)
+        assert len(told) == 1
+        assert stage.member.epoch == 2
+
+    run(play())
+
+
 # -- the end
 
 
