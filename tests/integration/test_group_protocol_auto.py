@@ -169,6 +169,20 @@ async def test_a_whole_consumer_falls_back(embedded_broker: EmbeddedBroker, numb
     assert sorted(int(record.value or b"") for record in seen) == list(range(number))
 
 
+async def test_brokers_of_an_older_version_take_over(
+    embedded_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the member had is lost, and it is assigned to the classic member then."""
+    topic = "auto-downgrade"
+    await embedded_broker.create_topic(topic, 4)
+    async with members(embedded_broker, f"{topic}-group", ["auto"], [topic]) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+        older = replace(CONSUMER_GROUP_HEARTBEAT, least=99)
+        monkeypatch.setattr(consumer_membership, "CONSUMER_GROUP_HEARTBEAT", older)
+        await until(lambda: len(one.events) >= 3 and len(one.held) == 4, DEADLINE, lambda: str(one.events))
+        assert [event.kind for event in one.events] == ["assigned", "lost", "assigned"]
+
+
 @pytest.fixture(scope="module")
 def no_migration() -> Iterator[LocalKafka]:
     """A broker that does not move running groups to another protocol."""
