@@ -186,6 +186,7 @@ class ConsumerMembership:
         except LookUpRefused as error:
             self._refused(error.code, None)
         except (kafka.IncompatibleBrokerVersion, UnencodableMessage) as error:
+            self._has_joined = False  # and cannot leave either
             self._refused(ErrorCode.UNSUPPORTED_VERSION, str(error))
         except (kafka.KafkaError, OSError) as error:
             self._has_news |= has_news

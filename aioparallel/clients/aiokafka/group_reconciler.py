@@ -178,9 +178,10 @@ class GroupReconciler:
         """All partitions are gone. The next heartbeat joins again."""
         lost, self._held = list(self._held.values()), {}
         self._member.lose()
+        is_news = bool(lost or (self._giving and self._told))
         self._told, self._joined_at, self._must_tell = 0, None, False
         self._positions.remove(lost)
-        if self._closed or not (lost or self._giving):
+        if self._closed or not is_news:
             return
         logger.warning(
             "The coordinator of group %s has removed this member: %s. %d partitions are lost without a commit; joining "

@@ -12,6 +12,7 @@ import pytest
 from aioparallel.clients.aiokafka.consumer_membership import ConsumerMembership
 from aioparallel.clients.aiokafka.group_member import GroupMember, Subscribed
 from aioparallel.clients.aiokafka.group_node import LookUpRefused
+from aioparallel.clients.aiokafka.group_refusals import ProtocolRefused
 from aioparallel.clients.messages.assignments import Assignment, TopicPartitions
 from aioparallel.clients.messages.consumer_groups import (
     JOIN,
@@ -302,6 +303,23 @@ def test_a_fenced_member_joins_at_once_where_the_coordinator_still_has_it() -> N
     run(play())
 
 
+def test_a_loss_is_told_once_while_a_revocation_lasts() -> None:
+    """The coordinator refuses the member again and again, and what it gave away is still drained."""
+
+    async def play() -> None:
+        stage = Stage(lambda request: ok(1, 0, 1) if request.member_epoch == JOIN else ok(1, 0))
+        stage.listener.drain = 60.0
+        stage.membership.start()
+        await asyncio.sleep(1)
+        stage.node.answers = lambda request: (
+            ok(2, 0, 1) if request.member_epoch == JOIN else bad(ErrorCode.UNKNOWN_MEMBER_ID)
+        )
+        await asyncio.sleep(30)
+        assert [what for what, _ in stage.listener.heard] == ["assigned", "revoked", "lost"]
+
+    run(play())
+
+
 # -- how often
 
 
@@ -518,6 +536,20 @@ def test_leaving_follows_a_coordinator_that_moves(first: Response | Exception, i
         await stage.membership.leave()
         assert stage.node.epochs() == [LEAVE if instance_id is None else LEAVE_TO_RETURN] * 2
         assert stage.node.look_ups == 1
+
+    run(play())
+
+
+def test_brokers_without_the_protocol_are_not_left() -> None:
+    """They would refuse that as well, again and again until the time to stop is over."""
+
+    async def play() -> None:
+        stage = Stage(lambda _: kafka.IncompatibleBrokerVersion("old"))
+        stage.membership.start()
+        await asyncio.sleep(1)
+        assert [type(error) for error in stage.failures] == [ProtocolRefused]
+        await asyncio.wait_for(stage.membership.leave(), 1)
+        assert stage.node.epochs() == [JOIN]
 
     run(play())
 
