@@ -33,6 +33,8 @@ from tests.support.waiting import SLACK, until
 
 pytestmark = pytest.mark.real
 
+OWN_TIMES = pytest.mark.classic_protocol("its group is of the new one anyway, and has times of its own")
+
 PARTITIONS = 4
 RARE_METADATA = 300_000
 """Milliseconds between two metadata updates without a cause, as by default."""
@@ -89,6 +91,7 @@ class Suspended:
             await asked.configure(self._job.group_id, times)
         async with self._job.child(self._directory) as child:
             yield child
+            await child.kill()
 
     def look(self) -> int:
         """How many records it has run."""
@@ -96,6 +99,7 @@ class Suspended:
         return self.ended.total()
 
 
+@OWN_TIMES
 async def test_a_suspended_process_comes_back_to_partitions_of_another(quick_kafka: LocalKafka, tmp_path: Path) -> None:
     """Another member has them meanwhile. Then they share, nothing that was committed runs again, and no position goes
     back. (What the brokers had sent to the suspended one runs there as well: it has not heard yet.)"""
@@ -129,6 +133,7 @@ async def test_a_suspended_process_comes_back_to_partitions_of_another(quick_kaf
     assert {both[number, offset] for number in range(PARTITIONS) for offset in range(10)} == {1}
 
 
+@OWN_TIMES
 async def test_the_group_of_a_suspended_process_is_deleted(quick_kafka: LocalKafka, tmp_path: Path) -> None:
     """It joins again, and begins as one that has never committed."""
     servers, topic, group = quick_kafka.bootstrap_servers, unique(), unique()
