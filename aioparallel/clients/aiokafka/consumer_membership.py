@@ -25,6 +25,8 @@ __all__ = ["ConsumerMembership"]
 
 logger = logging.getLogger(__name__)
 
+_TRIED_AGAIN: Final = RETRIABLE | {ErrorCode.UNKNOWN_SERVER_ERROR}
+"""Codes after which the member still has to leave."""
 _LONGEST_BACKOFF: Final = 1.0
 _QUICK: Final = 0.2
 """Seconds until the next heartbeat after a change."""
@@ -97,7 +99,7 @@ class ConsumerMembership:
         while self._has_joined:
             try:
                 answer = await self._node.ask(CONSUMER_GROUP_HEARTBEAT, self._member.leave())
-                if answer.error_code not in RETRIABLE:
+                if answer.error_code not in _TRIED_AGAIN:
                     return
             except kafka.IncompatibleBrokerVersion:
                 return

@@ -520,9 +520,13 @@ def test_what_was_never_taken_is_given_back() -> None:
 @pytest.mark.parametrize("instance_id", [None, "i"])
 @pytest.mark.parametrize(
     "first",
-    [pytest.param(bad(ErrorCode.NOT_COORDINATOR), id="moved"), pytest.param(kafka.NodeNotReadyError("x"), id="down")],
+    [
+        pytest.param(bad(ErrorCode.NOT_COORDINATOR), id="moved"),
+        pytest.param(kafka.NodeNotReadyError("x"), id="down"),
+        pytest.param(bad(ErrorCode.UNKNOWN_SERVER_ERROR), id="failed"),
+    ],
 )
-def test_leaving_follows_a_coordinator_that_moves(first: Response | Exception, instance_id: str | None) -> None:
+def test_leaving_is_tried_again(first: Response | Exception, instance_id: str | None) -> None:
     """Otherwise the partitions wait for the end of the session."""
 
     async def play() -> None:
