@@ -178,7 +178,9 @@ class ConsumerMembership:
                 return
         self._epoch = answer.member_epoch
         if answer.assignment is not None:
-            self._assigned = named(self._broker, answer.assignment.topic_partitions)
+            before, self._assigned = self._assigned, named(self._broker, answer.assignment.topic_partitions)
+            # What was taken back before it was added: the coordinator waits until it is told that nobody has it.
+            self._is_full |= bool(before - self._assigned - self.held)
         self._reconcile()
 
     async def _send(self, request: ConsumerGroupHeartbeatRequest, timeout: float) -> ConsumerGroupHeartbeatResponse:

@@ -130,6 +130,37 @@ async def test_a_stale_commit_hurries_the_heartbeat(broker: InMemoryBroker) -> N
     await client.stop(1)
 
 
+async def test_what_was_never_added_is_given_back(broker: InMemoryBroker) -> None:
+    """The member is removed while it gives partitions away, and joins again. What it gets then waits for the end of
+    that, and is taken back before."""
+    client, listener = await joined(broker)
+    ends = asyncio.Event()
+
+    async def hang() -> None:
+        await ends.wait()
+
+    listener.on_revoked = hang
+    other, heard = await joined(broker)
+    await listener.until(lambda: listener.calls[-1][0] == "revoked")
+    broker.expire_session("g", listener.generation.member_id, now())
+    await heard.until(lambda: heard.held == BOTH)
+    await heard.until(lambda: len(heard.held) == 1)
+    await asyncio.sleep(5)
+    broker.delete_topic("t")
+    await heard.until(lambda: not heard.held)
+    await asyncio.sleep(5)
+    count = len(listener.calls)
+    listener.on_revoked = None
+    ends.set()
+    broker.create_topic("t", 2)
+    began = now()
+    await listener.until(lambda: any(some for _, some in listener.calls[count:]))
+    assert now() - began < 10
+    assert {kind for kind, _ in listener.calls[count:]} == {"assigned"}
+    await client.stop(1)
+    await other.stop(1)
+
+
 async def test_an_epoch_that_is_reported_as_fenced(broker: InMemoryBroker) -> None:
     """If it is the current one, the member joins again. If it is old, nothing is lost."""
     client, listener = await joined(broker)
