@@ -16,7 +16,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack, cast
 from aioparallel.clients.defaults import checked_producer, client_of, plain_producer, producer_of
 from aioparallel.config.callables import check_interface
 from aioparallel.config.extension import ConsumerContext, Extension
-from aioparallel.config.group_protocol import refuse_for_own_client
+from aioparallel.config.group_protocol import check_pattern, refuse_for_own_client
 from aioparallel.config.option_docs import takes_options
 from aioparallel.config.options import Options, PlainFields, checked_text, checked_topics
 from aioparallel.config.policies import Transactions
@@ -77,10 +77,6 @@ T = TypeVar("T")
 _LEAVE_TIMEOUT = 5.0
 # Seconds that another thread waits for the event loop when it asks for health or statistics.
 _ASK_TIMEOUT = 5.0
-_MATCHES_OWN = (
-    'matches {}, which this consumer writes to. With group_protocol="consumer" the brokers match the pattern, and '
-    "cannot leave that out: write a pattern that does not match it"
-)
 
 
 @takes_options(Options)
@@ -148,8 +144,8 @@ class ParallelConsumer(Generic[K_co, V_co]):
         named, own = checked_topics(topics), self._own_topics()
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
         self._left_out = left_out(named, own)
-        if self._left_out and self.options.group_protocol == "consumer":
-            raise ConfigurationError("topics", topics, _MATCHES_OWN.format(", ".join(self._left_out)))
+        if isinstance(named, re.Pattern):
+            check_pattern(self.options.group_protocol, self.options.group_remote_assignor, topics, self._left_out)
         self._pause_targets = PauseTargets(self._topics, self.options, self._logical_topics)
         sinks = self._extensions.only("output_sinks")
         self._delivery = Delivery(

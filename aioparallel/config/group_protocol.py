@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from aioparallel.records.errors import ConfigurationError
 
-__all__ = ["OF_BROKERS", "check_group_protocol", "decided_by_brokers", "is_for_classic", "refuse_for_own_client"]
+__all__ = [
+    "OF_BROKERS",
+    "check_group_protocol",
+    "check_pattern",
+    "decided_by_brokers",
+    "is_for_classic",
+    "refuse_for_own_client",
+]
 
 OF_BROKERS: Final[Mapping[str, str]] = {
     "session_timeout": "group.consumer.session.timeout.ms",
@@ -53,6 +60,24 @@ def check_group_protocol(protocol: str, remote_assignor: object, client_options:
             client_options[_ASSIGNOR],
             'cannot be combined with group_protocol="consumer", in which the brokers assign: leave it out; '
             "group_remote_assignor chooses one of theirs",
+        )
+
+
+def check_pattern(protocol: str, remote_assignor: str | None, pattern: object, left_out: Collection[str]) -> None:
+    """Check what a pattern of topics does not allow. ``left_out``: the consumer's own topics that it matches. Raises
+    ConfigurationError."""
+    if protocol == "consumer" and left_out:
+        raise ConfigurationError(
+            "topics",
+            pattern,
+            f'matches {", ".join(left_out)}, which this consumer writes to. With group_protocol="consumer" the brokers '
+            "match the pattern, and cannot leave that out: write a pattern that does not match it",
+        )
+    if protocol == "auto" and remote_assignor is not None:
+        raise ConfigurationError(
+            "group_remote_assignor",
+            remote_assignor,
+            'needs group_protocol="consumer" where topics is a pattern: "auto" reads patterns in the classic protocol',
         )
 
 

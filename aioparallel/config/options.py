@@ -438,7 +438,7 @@ def _check_transactions(options: Options) -> None:
             "Transactions transaction_timeout",
             policy.transaction_timeout,
             f"must be at most session_timeout ({options.session_timeout:g}) - {_TRANSACTION_CHECK:g}: lower it"
-            + (longer if options.group_protocol == "classic" else ""),
+            + (longer if options.group_protocol != "consumer" else ""),
         )
     if options.deduplicate is not None:
         raise ConfigurationError(

@@ -84,6 +84,15 @@ def test_brokers_cannot_leave_a_consumer_s_own_topics_out() -> None:
         ParallelConsumer(re.compile(r"orders\..*"), **given, group_protocol="consumer")
 
 
+def test_an_assignor_of_the_brokers_needs_the_new_protocol_where_a_pattern_chooses_the_classic_one() -> None:
+    """It would have no effect."""
+    with pytest.raises(
+        ConfigurationError, match="group_remote_assignor='range': needs group_protocol=\"consumer\" where"
+    ):
+        ParallelConsumer(re.compile("a.*"), group_id="g", group_remote_assignor="range")
+    ParallelConsumer(re.compile("a.*"), group_id="g", group_remote_assignor="range", group_protocol="consumer")
+
+
 def test_other_times_are_refused_however_the_options_are_made() -> None:
     """The default is not refused there, as nobody may have given it."""
     with pytest.raises(ConfigurationError, match="session_timeout=10: cannot be combined"):
@@ -104,6 +113,9 @@ def test_transactions_do_not_advise_what_is_refused() -> None:
     """A longer session is no way out: the brokers decide it."""
     with pytest.raises(ConfigurationError, match=r"must be at most session_timeout \(30\) - 10: lower it$"):
         Options(group_protocol="consumer", commits=Transactions(transaction_timeout=25))
+    with pytest.raises(ConfigurationError, match="or raise session_timeout to 35 s"):
+        Options(commits=Transactions(transaction_timeout=25))
+    assert Options(commits=Transactions(transaction_timeout=25), session_timeout=35).group_protocol == "classic"
 
 
 def test_a_client_of_the_user_is_not_told() -> None:
