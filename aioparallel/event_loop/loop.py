@@ -212,6 +212,7 @@ class GrowthWatch:
             resident = _resident()
             if resident > self._collected_at * (1 + _MAY_GROW_PART) + _MAY_GROW_BYTES:
                 gc.collect()
+                _give_back()  # else the next garbage fills what is free, and the process does not grow
                 self._collected_at = resident = _resident()
             self._checked_at = resident
         self._checked_at = min(self._checked_at, resident)
