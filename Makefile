@@ -70,7 +70,7 @@ test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Ma
 	$(BIN)/python -m tests.support.spark.class_archive
 	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (10 minutes)
+more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (15 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -m slow -n 3 --dist loadfile --no-loadscope-reorder \
 		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit $(ARGS)

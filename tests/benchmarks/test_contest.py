@@ -101,6 +101,7 @@ async def test_other_handlers_are_checked_too(
     assert [len(entry.warm) for entry in result.entries] == [1, 1]
 
 
+@pytest.mark.slow
 async def test_a_round_in_which_the_machine_moved_is_repeated(
     broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -157,6 +158,7 @@ async def test_cases_that_are_compared_run_in_the_same_rounds(broker: EmbeddedBr
     assert 0 < seen.low <= seen.median <= seen.high < math.inf
 
 
+@pytest.mark.slow
 async def test_runs_beyond_the_limit_are_stopped(broker: EmbeddedBroker) -> None:
     """They are reported as far as they came, without problems."""
     shape = Shape(records=400, keys=400, partitions=2, sleep=(100_000,))

@@ -62,6 +62,7 @@ def test_latencies_are_those_that_were_seen() -> None:
     assert found["rate_seen"] == 1
 
 
+@pytest.mark.slow
 async def test_a_crash_repeats_nothing_of_ours(arena: Arena) -> None:
     """Behind one stuck record: the offset map knows what was done; commits by hand do not."""
     result = await crash(smallest("h-recovery"), arena)

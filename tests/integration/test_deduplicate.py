@@ -49,7 +49,7 @@ async def saved(servers: str, seen: str) -> set[int]:
 
 
 @pytest.mark.real
-@pytest.mark.parametrize("by", ["record", "key"])
+@pytest.mark.parametrize("by", [pytest.param("record", marks=pytest.mark.slow), "key"])
 async def test_copies_and_kills(local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, by: str) -> None:
     """Three times SIGKILL: each record is handled, each key keeps its order, and what was saved when the process died
     is never handled again; what is repeated was in flight, or ended in the last moments."""

@@ -45,7 +45,7 @@ def end(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     return process.returncode, said.decode()
 
 
-@pytest.mark.parametrize("count", [300, 3_000, pytest.param(20_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [300, *(pytest.param(count, marks=pytest.mark.slow) for count in (3_000, 20_000))])
 def test_every_letter_is_sent_once(local_kafka: LocalKafka, count: int) -> None:
     """Of two replays started at once one sends every letter, the other nothing, and says why: somebody is at
     work, or, where it came late on a busy machine, has done it all."""

@@ -161,6 +161,7 @@ async def test_maps_stay_dense(local_kafka: LocalKafka, kafka_topic: TopicMaker)
     assert ran[topic] == {0: {37, *range(2_041, 2_050), *range(2_051, 2_100)}}
 
 
+@pytest.mark.slow
 async def test_maps_of_the_java_library(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """Texts that the Java library has written, one in each partition; a record in the middle of each is skipped. What
     then runs is what the Java library has left, without that one. All stay in Java's formats."""
@@ -194,7 +195,7 @@ async def test_maps_of_the_java_library(local_kafka: LocalKafka, kafka_topic: To
         assert (await what_runs(servers, [topic], group))[topic] == expected
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3, 4])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (2, 3, 4))])
 async def test_any_changes_in_a_row(local_kafka: LocalKafka, kafka_topic: TopicMaker, seed: int) -> None:
     """Skips, redos and rewinds at random, on two partitions. What then runs is what a set of offsets says."""
     servers, topic, rng = local_kafka.bootstrap_servers, await kafka_topic(2), random.Random(seed)

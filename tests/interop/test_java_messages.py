@@ -48,7 +48,10 @@ def classes(version: str) -> JavaMessages:
         give_up(str(missing), os.environ)
 
 
-@pytest.fixture(scope="module", params=["4.0.0", "4.1.0", "4.3.1", "4.4.0"])
+@pytest.fixture(
+    scope="module",
+    params=[*(pytest.param(one, marks=pytest.mark.slow) for one in ("4.0.0", "4.1.0")), "4.3.1", "4.4.0"],
+)
 def java(request: pytest.FixtureRequest) -> JavaMessages:
     """Kafka's classes."""
     return classes(request.param)

@@ -91,6 +91,7 @@ def test_demo_shows_the_speed_up_and_keeps_its_promises(tmp_path: Path) -> None:
     assert others(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_killed_consumer_loses_nothing(tmp_path: Path) -> None:
     """With two SIGKILLs on its way nothing is lost or out of order, and every line too many is counted."""
     done = demo(tmp_path, "--records", "800", "--plain-records", "5", "--concurrency", "50", "--kill", "--kills", "2")

@@ -89,6 +89,7 @@ async def test_each_type_of_acknowledgement(local_kafka: LocalKafka, kafka_topic
         assert [one.offset for one in await member.take(1)] == [4]
 
 
+@pytest.mark.slow
 async def test_a_renewed_lock_outlives_its_first_end(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """The others of its fetch are delivered again then, and acknowledging them is too late. It spoils nothing."""
     topic = await kafka_topic()
@@ -292,6 +293,7 @@ async def test_a_cancelled_fetch_loses_nothing(local_kafka: LocalKafka, kafka_to
         assert sorted(offsets) == list(range(300))
 
 
+@pytest.mark.slow
 async def test_what_nobody_has_fetched_is_lost_with_its_session(
     local_kafka: LocalKafka, kafka_topic: TopicMaker
 ) -> None:

@@ -62,7 +62,9 @@ async def test_permissions(secured_kafka: LocalKafka) -> None:
                 await fetching
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512", "OAUTHBEARER"])
+@pytest.mark.parametrize(
+    "mechanism", ["SCRAM-SHA-512", *(pytest.param(one, marks=pytest.mark.slow) for one in ("PLAIN", "OAUTHBEARER"))]
+)
 async def test_a_login_that_ends(secured_kafka: LocalKafka, mechanism: Mechanism) -> None:
     """After three seconds here. The member logs in again on the connection of its session, so no lock is lost."""
     topic, group = new_group(), new_group()

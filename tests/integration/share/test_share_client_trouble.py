@@ -105,6 +105,7 @@ async def moved(cluster: LocalKafka, topic: str, leaders: dict[int, int]) -> boo
     return await cluster.leaders(topic) == leaders
 
 
+@pytest.mark.slow
 async def test_the_coordinator_dies(cluster: LocalKafka) -> None:
     """The member finds the next one, and goes on. What it has locked elsewhere stays locked."""
     topic = await topic_with(cluster, 6, 10)
@@ -123,6 +124,7 @@ async def test_the_coordinator_dies(cluster: LocalKafka) -> None:
         await until(lambda: len(member.assigned) == 6)
 
 
+@pytest.mark.slow
 async def test_a_leader_hangs(cluster: LocalKafka) -> None:
     """Acknowledgements at the others succeed; they take half a minute if the state of the group is stored at the hung
     one. Its own partitions have another leader after a while. A stop takes no longer than it may, also while one

@@ -184,6 +184,7 @@ async def test_stops_during_a_long_job(local_kafka: LocalKafka, kafka_topic: Top
     assert len(handler.counts) == 5
 
 
+@pytest.mark.slow
 async def test_a_handler_longer_than_its_lock(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """The lock is renewed."""
     topic, group = await kafka_topic(1), await configured(local_kafka.bootstrap_servers, new_group(), SHORT_LOCK)

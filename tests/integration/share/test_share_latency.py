@@ -80,7 +80,10 @@ async def test_a_busy_topic(local_kafka: LocalKafka, kafka_topic: TopicMaker, se
     print(f"\nbusy, handlers of {seconds * 1000:.0f} ms: 20,000 records in {took:.2f} s, {figures(handling.latencies)}")
 
 
-@pytest.mark.parametrize(("seconds", "count"), [(0.001, 100), (0.05, 100), (0.5, 20), (3.0, 6)])
+@pytest.mark.parametrize(
+    ("seconds", "count"),
+    [(0.5, 20), *(pytest.param(*one, marks=pytest.mark.slow) for one in ((0.001, 100), (0.05, 100), (3.0, 6)))],
+)
 async def test_an_idle_topic(local_kafka: LocalKafka, kafka_topic: TopicMaker, seconds: float, count: int) -> None:
     """One record after the other, each after the one before was acknowledged."""
     topic = await kafka_topic(4)

@@ -87,6 +87,7 @@ async def test_a_member_that_is_killed(local_kafka: LocalKafka, kafka_topic: Top
     print(f"\n20 records again {took:.1f} s after SIGKILL")
 
 
+@pytest.mark.slow
 async def test_a_member_that_stands_still(local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path) -> None:
     """Its locks end, and others get its records. When it goes on, it accepts nothing of them: each is reported as late,
     or its handler is cancelled."""

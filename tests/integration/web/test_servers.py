@@ -84,6 +84,7 @@ def orders(count: int) -> list[Message]:
     return [Message(b"c%d" % (n % 1_000), b'{"customer": "c%d", "amount": 1}' % (n % 1_000)) for n in range(count)]
 
 
+@pytest.mark.slow
 async def test_the_broker_goes_and_the_servers_are_stopped_under_load(mortal_kafka: LocalKafka, tmp_path: Path) -> None:
     """Not ready soon after the broker's stop, ready soon after its return, live all the while. After SIGTERM in the
     middle of 40,000 orders and a second start each was handled once."""
