@@ -27,7 +27,7 @@ _INSTANCE: Final = "group_instance_id"
 
 def is_for_classic(client_options: Mapping[str, object]) -> bool:
     """Whether they have no effect in the protocol "consumer", or another one."""
-    return not client_options.keys().isdisjoint({_ASSIGNOR, _INSTANCE})
+    return any(client_options.get(name) is not None for name in (_ASSIGNOR, _INSTANCE))
 
 
 def decided_by_brokers(name: str, value: object) -> ConfigurationError:

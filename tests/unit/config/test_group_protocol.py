@@ -63,6 +63,7 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], says: str) -> None:
         ({"group_protocol": "auto", "heartbeat_interval": 3.0}, "classic"),
         ({"client_options": ROUND_ROBIN}, "classic"),
         ({"client_options": {"group_instance_id": "a"}}, "classic"),
+        ({"client_options": {"group_instance_id": None}}, "auto"),
         ({"session_timeout": 10.0, "group_remote_assignor": "range"}, "auto"),
     ],
 )
