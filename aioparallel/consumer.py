@@ -127,7 +127,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         check_middleware(self.options.middleware)
         if client is not None:
             check_interface(client, "client", Client)
-            refuse_for_own_client(options.get("group_protocol", "auto"))
+            refuse_for_own_client(options)
         if producer is not None:
             check_interface(producer, "producer", Producer)
         pauses = Pauses(self.options.failures.retry_topics, origin_of)
@@ -145,7 +145,7 @@ class ParallelConsumer(Generic[K_co, V_co]):
         self._topics = topics_read(named, own, self.options.failures.retry_topics)
         self._left_out = left_out(named, own)
         if isinstance(named, re.Pattern):
-            check_pattern(self.options.group_protocol, self.options.group_remote_assignor, topics, self._left_out)
+            check_pattern(self.options.protocol, self.options.group_remote_assignor, topics, self._left_out)
         self._pause_targets = PauseTargets(self._topics, self.options, self._logical_topics)
         sinks = self._extensions.only("output_sinks")
         self._delivery = Delivery(

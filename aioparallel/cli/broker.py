@@ -84,9 +84,9 @@ async def broker(*, options: BrokerOptions = BrokerOptions()) -> None:
     It prints its address, and commands to copy into other terminals. The variable AIOPARALLEL_BOOTSTRAP_SERVERS is for
     these commands only: a program passes the address as bootstrap_servers. Topics and records are gone when it ends.
 
-    Workers with a session_timeout, a group_instance_id or a pattern of topics have the classic group protocol. The mock
-    cluster cannot share partitions among several of these, and one that is started again waits up to 30 s. `--kafka`
-    has no such limits. The documentation has the others (Testing).
+    Workers with a session_timeout, a heartbeat_interval, a group_instance_id, an assignor of clients or a pattern of
+    topics have the classic group protocol. The mock cluster cannot share partitions among several of these, and one
+    that is started again waits up to 30 s. `--kafka` has no such limits. The documentation has the others (Testing).
 
     **Examples**
 
@@ -191,8 +191,9 @@ def introduction(options: BrokerOptions, servers: str) -> str:
     limits = (
         ""
         if options.kafka
-        else " A group whose workers have a session_timeout, a group_instance_id or a pattern of topics has one worker "
-        "here, and one that is started again waits up to 30 s. --kafka, which is Apache Kafka, has no such limits."
+        else " A group whose workers have the classic group protocol (with a session_timeout, a heartbeat_interval, a "
+        "group_instance_id, an assignor of clients or a pattern of topics) has one worker here, and one that is "
+        "started again waits up to 30 s. --kafka, which is Apache Kafka, has no such limits."
     )
     is_default = servers == Cluster().bootstrap_servers
     export = "" if is_default else f"    export AIOPARALLEL_BOOTSTRAP_SERVERS={servers}\n"

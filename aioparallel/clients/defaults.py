@@ -20,10 +20,10 @@ def client_of(servers: str, options: Options, group_id: str) -> Client:
     return AiokafkaClient(
         servers,
         group_id,
-        session_timeout=options.session_timeout,
-        heartbeat_interval=options.heartbeat_interval,
+        session_timeout=options.session,
+        heartbeat_interval=options.heartbeat,
         rebalance_timeout=options.rebalance_timeout,
-        group_protocol=options.group_protocol,
+        group_protocol=options.protocol,
         group_remote_assignor=options.group_remote_assignor,
         client_options=options.connecting_options,
     )

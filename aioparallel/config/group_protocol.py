@@ -8,10 +8,11 @@ from typing import Final
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = [
+    "HEARTBEAT_INTERVAL",
     "OF_BROKERS",
+    "SESSION_TIMEOUT",
     "check_group_protocol",
     "check_pattern",
-    "decided_by_brokers",
     "is_for_classic",
     "refuse_for_own_client",
 ]
@@ -21,28 +22,23 @@ OF_BROKERS: Final[Mapping[str, str]] = {
     "heartbeat_interval": "group.consumer.heartbeat.interval.ms",
 }
 """Options that do not apply to the protocol "consumer", and what the brokers have instead."""
+SESSION_TIMEOUT: Final = 30.0
+HEARTBEAT_INTERVAL: Final = 3.0
+"""Seconds, in the protocol "classic"."""
 _ASSIGNOR: Final = "partition_assignment_strategy"
 _INSTANCE: Final = "group_instance_id"
 
 
-def is_for_classic(client_options: Mapping[str, object]) -> bool:
+def is_for_classic(times: Mapping[str, float], client_options: Mapping[str, object]) -> bool:
     """Whether they have no effect in the protocol "consumer", or another one."""
-    return any(client_options.get(name) is not None for name in (_ASSIGNOR, _INSTANCE))
+    return bool(times) or any(client_options.get(name) is not None for name in (_ASSIGNOR, _INSTANCE))
 
 
-def decided_by_brokers(name: str, value: object) -> ConfigurationError:
-    """The error for an option of ``OF_BROKERS`` that is given with ``group_protocol="consumer"``."""
-    config = OF_BROKERS[name]
-    return ConfigurationError(
-        name,
-        value,
-        'cannot be combined with group_protocol="consumer", in which the brokers decide it: leave it out, and set '
-        f"{config} there, or {config.removeprefix('group.')} of this group",
-    )
-
-
-def check_group_protocol(protocol: str, remote_assignor: object, client_options: Mapping[str, object]) -> None:
-    """Check the assignors. Raises ConfigurationError."""
+def check_group_protocol(
+    protocol: str, remote_assignor: object, times: Mapping[str, float], client_options: Mapping[str, object]
+) -> None:
+    """Check what belongs to one protocol. ``times``: the options of ``OF_BROKERS`` that are given. Raises
+    ConfigurationError."""
     if remote_assignor is not None:
         name = "group_remote_assignor"
         if not isinstance(remote_assignor, str) or not remote_assignor.strip():
@@ -54,7 +50,17 @@ def check_group_protocol(protocol: str, remote_assignor: object, client_options:
                 f'needs group_protocol="consumer" or "auto"; members of the protocol "classic" assign by '
                 f"client_options[{_ASSIGNOR!r}]",
             )
-    if protocol == "consumer" and _ASSIGNOR in client_options:
+    if protocol != "consumer":
+        return
+    for name, time in times.items():
+        config = OF_BROKERS[name]
+        raise ConfigurationError(
+            name,
+            time,
+            'cannot be combined with group_protocol="consumer", in which the brokers decide it: leave it out, and set '
+            f"{config} there, or {config.removeprefix('group.')} of this group",
+        )
+    if _ASSIGNOR in client_options:
         raise ConfigurationError(
             f"client_options[{_ASSIGNOR!r}]",
             client_options[_ASSIGNOR],
@@ -81,9 +87,10 @@ def check_pattern(protocol: str, remote_assignor: str | None, pattern: object, l
         )
 
 
-def refuse_for_own_client(protocol: str) -> None:
-    """Raise ConfigurationError for a protocol that a client of the user would not learn of."""
-    if protocol != "auto":
-        raise ConfigurationError(
-            "group_protocol", protocol, "cannot be combined with a client of your own: set it at that client"
-        )
+def refuse_for_own_client(options: Mapping[str, object]) -> None:
+    """Raise ConfigurationError for an option that a client of the user would not learn of."""
+    for name, default in {"group_protocol": "auto", "group_remote_assignor": None}.items():
+        if options.get(name, default) != default:
+            raise ConfigurationError(
+                name, options[name], "cannot be combined with a client of your own: set it at that client"
+            )

@@ -15,7 +15,13 @@ from typing import Any, Literal, TypedDict, cast
 
 from aioparallel.config.callables import check_plain
 from aioparallel.config.extension import Extension, overrides
-from aioparallel.config.group_protocol import OF_BROKERS, check_group_protocol, decided_by_brokers, is_for_classic
+from aioparallel.config.group_protocol import (
+    HEARTBEAT_INTERVAL,
+    OF_BROKERS,
+    SESSION_TIMEOUT,
+    check_group_protocol,
+    is_for_classic,
+)
 from aioparallel.config.handling import (
     Handling,
     Middleware,
@@ -132,17 +138,18 @@ class Options(Handling):
     ``"consumer"``: the brokers assign, and a member gives up only the partitions that move (KIP-848); this needs Kafka
     4.0 or later. ``"auto"``: the second one, or the first one if the brokers refuse the second for this group, or if an
     option is given that is for the first: ``session_timeout``, ``heartbeat_interval``, and in ``client_options``
-    ``partition_assignment_strategy`` and ``group_instance_id``."""
+    ``partition_assignment_strategy`` and ``group_instance_id``. With a ``group_remote_assignor`` none of them chooses
+    the first."""
     group_remote_assignor: str | None = None
     """With ``group_protocol="consumer"`` or ``"auto"``, the brokers' assignor: ``"uniform"``, ``"range"``, or another
     one that they have. None: their default, the first of ``group.consumer.assignors``."""
-    session_timeout: float = 30.0
-    """Seconds without a heartbeat after which the group removes this member. With ``group_protocol="consumer"`` (or
-    ``"auto"``, if this is left out) the brokers decide it, by ``group.consumer.session.timeout.ms``."""
-    heartbeat_interval: float = 3.0
+    session_timeout: float | None = None
+    """Seconds without a heartbeat after which the group removes this member. None: 30 in the protocol ``"classic"``. In
+    the protocol ``"consumer"`` the brokers decide it, by ``group.consumer.session.timeout.ms``."""
+    heartbeat_interval: float | None = None
     """Seconds between heartbeats. A member learns of a rebalance at its next heartbeat. At most a third of
-    ``session_timeout``. With ``group_protocol="consumer"`` (or ``"auto"``, if this is left out) the brokers decide it,
-    by ``group.consumer.heartbeat.interval.ms``."""
+    ``session_timeout``. None: 3, or that third if it is shorter, in the protocol ``"classic"``. In the protocol
+    ``"consumer"`` the brokers decide it, by ``group.consumer.heartbeat.interval.ms``."""
     rebalance_timeout: float = 60.0
     """Seconds that members have to give up their partitions in a rebalance."""
 
@@ -167,6 +174,28 @@ class Options(Handling):
     """What is added to the consumer. Hooks of several extensions are called in this order."""
 
     @property
+    def protocol(self) -> Literal["classic", "consumer", "auto"]:
+        """``group_protocol``, or ``"classic"`` if that is ``"auto"`` and another option is for the classic protocol."""
+        is_for_one = self.group_protocol == "auto" and self.group_remote_assignor is None
+        return "classic" if is_for_one and is_for_classic(self.times, self.client_options) else self.group_protocol
+
+    @property
+    def times(self) -> dict[str, float]:
+        """``session_timeout`` and ``heartbeat_interval``, if they are given."""
+        return {name: time for name in OF_BROKERS if (time := getattr(self, name)) is not None}
+
+    @property
+    def session(self) -> float:
+        """Seconds: ``session_timeout``, or its default in the classic protocol."""
+        return SESSION_TIMEOUT if self.session_timeout is None else self.session_timeout
+
+    @property
+    def heartbeat(self) -> float:
+        """Seconds: ``heartbeat_interval``, or its default in the classic protocol."""
+        given = self.heartbeat_interval
+        return min(HEARTBEAT_INTERVAL, self.session / 3) if given is None else given
+
+    @property
     def connecting_options(self) -> dict[str, object]:
         """``client_options`` with the options of ``security`` and the isolation level that commits and state need."""
         committed = isinstance(self.commits, Transactions) or self.state is not None
@@ -184,7 +213,7 @@ class Options(Handling):
         _check_start(self)
         _check_skip(self)
         _check_kinds(self)
-        _check_group_protocol(self)
+        check_group_protocol(self.group_protocol, self.group_remote_assignor, self.times, self.client_options)
         _check_deduplicate(self)
         _check_transactions(self)
         _check_state(self)
@@ -199,12 +228,6 @@ class Options(Handling):
                 raise no_such_option(name, given[name], known)  # type: ignore[literal-required]
         if isinstance(given.get("commits"), Transactions) and "commit_interval" in given:
             raise ConfigurationError("commit_interval", given["commit_interval"], _USE_THE_INTERVAL)
-        times = OF_BROKERS.keys() & given.keys()
-        if given.get("group_protocol") == "consumer":
-            for name in times:
-                raise decided_by_brokers(name, given[name])  # type: ignore[literal-required]
-        if times and given.get("group_protocol", "auto") == "auto" and given.get("group_remote_assignor") is None:
-            given = {**given, "group_protocol": "classic"}  # also with the value that is the default
         return cls(**given)
 
 
@@ -242,8 +265,8 @@ class PlainFields(TypedDict, total=False):
     skip_unreadable: Collection[tuple[str, int, int]]
     group_protocol: Literal["classic", "consumer", "auto"]
     group_remote_assignor: str | None
-    session_timeout: float
-    heartbeat_interval: float
+    session_timeout: float | None
+    heartbeat_interval: float | None
     rebalance_timeout: float
     connect_timeout: float
     stalled_after: float
@@ -279,20 +302,19 @@ def _check_times(options: Options) -> None:
         "connect_timeout",
         "stalled_after",
         "stuck_after",
-        "session_timeout",
-        "heartbeat_interval",
         "rebalance_timeout",
+        *options.times,
     ):
         check_time(name, getattr(options, name))
-    if options.heartbeat_interval * 3 > options.session_timeout:
+    if options.heartbeat_interval is not None and options.heartbeat_interval * 3 > options.session:
         raise ConfigurationError(
             "heartbeat_interval",
             options.heartbeat_interval,
-            f"must be at most a third of session_timeout ({options.session_timeout:g} s), "
+            f"must be at most a third of session_timeout ({options.session:g} s), "
             "or one lost heartbeat ends the session",
         )
     # In the protocol "consumer" the time begins with the answer that tells the member, not before.
-    learns = 0.0 if options.group_protocol == "consumer" else options.heartbeat_interval
+    learns = 0.0 if options.group_protocol == "consumer" else options.heartbeat
     usable = options.rebalance_timeout - learns - options.commit_timeout - _SETTLE_RESERVE
     if options.drain_timeout > usable:
         heartbeat = f"heartbeat_interval ({learns:g}) - " if learns else ""
@@ -374,16 +396,6 @@ def _check_security(options: Options) -> None:
             )
 
 
-def _check_group_protocol(options: Options) -> None:
-    protocol, assignor = options.group_protocol, options.group_remote_assignor
-    check_group_protocol(protocol, assignor, options.client_options)
-    times = [name for name in OF_BROKERS if getattr(options, name) != Options.__dataclass_fields__[name].default]
-    if protocol == "consumer" and times:
-        raise decided_by_brokers(times[0], getattr(options, times[0]))
-    if protocol == "auto" and assignor is None and (times or is_for_classic(options.client_options)):
-        object.__setattr__(options, "group_protocol", "classic")
-
-
 def _check_deduplicate(options: Options) -> None:
     policy, failures = options.deduplicate, options.failures
     if policy is None:
@@ -431,13 +443,13 @@ def _check_transactions(options: Options) -> None:
         )
     if options.commit_interval != Options.__dataclass_fields__["commit_interval"].default:
         raise ConfigurationError("commit_interval", options.commit_interval, _USE_THE_INTERVAL)
-    longest = options.session_timeout - _TRANSACTION_CHECK
+    longest = options.session - _TRANSACTION_CHECK
     if policy.transaction_timeout > longest:
         longer = f", or raise session_timeout to {policy.transaction_timeout + _TRANSACTION_CHECK:g} s"
         raise ConfigurationError(
             "Transactions transaction_timeout",
             policy.transaction_timeout,
-            f"must be at most session_timeout ({options.session_timeout:g}) - {_TRANSACTION_CHECK:g}: lower it"
+            f"must be at most session_timeout ({options.session:g}) - {_TRANSACTION_CHECK:g}: lower it"
             + (longer if options.group_protocol != "consumer" else ""),
         )
     if options.deduplicate is not None:

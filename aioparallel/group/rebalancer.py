@@ -74,7 +74,7 @@ class Rebalancer:
             commits.positions,
             starts,
             self.truncations,
-            longest_wait=options.session_timeout + options.rebalance_timeout,
+            longest_wait=options.session + options.rebalance_timeout,
             spawn=spawn,
             on_fresh=commits.committer.soon,
             on_change=on_change,

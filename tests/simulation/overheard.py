@@ -8,6 +8,7 @@ import sys
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
+from aioparallel.config.options import Options
 from aioparallel.group.client import CommitFault, Committed, Fetched, Generation, RebalanceListener
 from aioparallel.records.errors import InstanceFenced
 from aioparallel.records.record import TopicPartition
@@ -28,16 +29,17 @@ class WatchedClient(InMemoryClient):
     """The client in memory, whose listener is heard by the truth as well."""
 
     def __init__(self, member: Member) -> None:
-        plan, options = member.play.plan, member.play.plan.options
+        plan = member.play.plan
+        options = Options.of(plan.options)
         super().__init__(
             member.play.broker,
             GROUP,
             group_protocol=plan.group_protocol,
             cooperative=plan.cooperative,
             isolation_level="read_committed" if plan.read_committed else "read_uncommitted",
-            session_timeout=options["session_timeout"],
-            heartbeat_interval=options["heartbeat_interval"],
-            rebalance_timeout=options["rebalance_timeout"],
+            session_timeout=options.session,
+            heartbeat_interval=options.heartbeat,
+            rebalance_timeout=options.rebalance_timeout,
         )
         self._member = member
 

@@ -187,6 +187,8 @@ def _check_fetching(given: GivenOptions) -> None:
     given.number("max_partition_fetch_bytes", 1, least=1, whole=True)
     for name in ("group_instance_id", "client_rack"):
         given.text(name)
+        if given.options.get(name) == "":
+            given.refuse(name, "a text that is not empty, or leave it out")
     for name in ("check_crcs", "exclude_internal_topics"):
         given.truth(name)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Self, TypedDict
+from typing import Any, Literal, NamedTuple, Self
 
 from aioparallel.config.handling import Ordering, check_time
 from aioparallel.config.option_docs import takes_options
@@ -110,8 +110,8 @@ class RedeliveryTracker:
         use_now_after: float = 1.0,
         security: Security | None = None,
         client_options: Mapping[str, object] | None = None,
-        session_timeout: float = 30.0,
-        heartbeat_interval: float = 3.0,
+        session_timeout: float | None = None,
+        heartbeat_interval: float | None = None,
         group_protocol: Literal["classic", "consumer", "auto"] = "auto",
         group_remote_assignor: str | None = None,
         producing: Producing | None = None,
@@ -138,7 +138,8 @@ class RedeliveryTracker:
             client_options={} if client_options is None else client_options,
             group_protocol=group_protocol,
             group_remote_assignor=group_remote_assignor,
-            **_other_times(session_timeout, heartbeat_interval),
+            session_timeout=session_timeout,
+            heartbeat_interval=heartbeat_interval,
             producing=Producing() if producing is None else producing,
             skip_unreadable=skip_unreadable,
             client=client,
@@ -195,21 +196,6 @@ class RedeliveryTracker:
         # A truncated offset map only means that more markers are read again.
         problems = tuple(problem for problem in health.problems if problem.kind is not ProblemKind.MAP_CUT)
         return Health(running=health.running, problems=problems, joined=health.joined)
-
-
-class _Times(TypedDict, total=False):
-    session_timeout: float
-    heartbeat_interval: float
-
-
-def _other_times(session_timeout: float, heartbeat_interval: float) -> _Times:
-    """Those that are not the defaults: with ``group_protocol="consumer"`` none may be given."""
-    defaults, found = Options(), _Times()
-    if session_timeout != defaults.session_timeout:
-        found["session_timeout"] = session_timeout
-    if heartbeat_interval != defaults.heartbeat_interval:
-        found["heartbeat_interval"] = heartbeat_interval
-    return found
 
 
 async def _no_handler(record: Record[Any, Any]) -> None:

@@ -70,10 +70,26 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], says: str) -> None:
 def test_what_is_for_the_classic_protocol_chooses_it(given: dict[str, Any], protocol: str) -> None:
     """In the other one it would have no effect, or another. An assignor of the brokers is for that one."""
     made = ParallelConsumer("t", group_id="g", **given).options
-    assert made.group_protocol == protocol
-    assert replace(made, max_concurrency=3).group_protocol == protocol
-    if given.get("session_timeout") != 30.0 and given.get("heartbeat_interval") != 3.0:  # which nobody may have given
-        assert Options(**given).group_protocol == protocol
+    assert made.protocol == replace(made, max_concurrency=3).protocol == Options(**given).protocol == protocol
+    without = replace(made, session_timeout=None, heartbeat_interval=None, client_options={})
+    assert without.protocol == "auto"
+
+
+def test_the_times_of_the_classic_protocol_have_defaults() -> None:
+    """A short session alone makes the heartbeats shorter."""
+    assert (Options().session, Options().heartbeat) == (30.0, 3.0)
+    assert (Options(session_timeout=6).session, Options(session_timeout=6).heartbeat) == (6, 2.0)
+    assert (Options(heartbeat_interval=1).session, Options(heartbeat_interval=1).heartbeat) == (30.0, 1)
+    ParallelConsumer("t", group_id="g", session_timeout=0.7)
+    with pytest.raises(ConfigurationError, match=r"heartbeat_interval=3: must be at most a third of .* \(6 s\)"):
+        Options(session_timeout=6, heartbeat_interval=3)
+
+
+@pytest.mark.parametrize("name", ["group_instance_id", "client_rack"])
+def test_an_empty_name_is_refused(name: str) -> None:
+    """As from a variable that is set to nothing. Brokers would refuse it, or take it for a name."""
+    with pytest.raises(ConfigurationError, match=rf"client_options\['{name}'\]='': a text that is not empty"):
+        ParallelConsumer("t", group_id="g", client_options={name: ""})
 
 
 def test_brokers_cannot_leave_a_consumer_s_own_topics_out() -> None:
@@ -95,10 +111,11 @@ def test_an_assignor_of_the_brokers_needs_the_new_protocol_where_a_pattern_choos
 
 
 def test_other_times_are_refused_however_the_options_are_made() -> None:
-    """The default is not refused there, as nobody may have given it."""
-    with pytest.raises(ConfigurationError, match="session_timeout=10: cannot be combined"):
-        Options(group_protocol="consumer", session_timeout=10)
-    assert Options(group_protocol="consumer").session_timeout == 30.0
+    """None is no time."""
+    for time in (10, 30.0):
+        with pytest.raises(ConfigurationError, match=f"session_timeout={time}: cannot be combined"):
+            Options(group_protocol="consumer", session_timeout=time)
+    assert Options(group_protocol="consumer", session_timeout=None).session_timeout is None
 
 
 def test_the_drain_may_use_the_heartbeat_s_time_as_well() -> None:
@@ -116,7 +133,7 @@ def test_transactions_do_not_advise_what_is_refused() -> None:
         Options(group_protocol="consumer", commits=Transactions(transaction_timeout=25))
     with pytest.raises(ConfigurationError, match="or raise session_timeout to 35 s"):
         Options(commits=Transactions(transaction_timeout=25))
-    assert Options(commits=Transactions(transaction_timeout=25), session_timeout=35).group_protocol == "classic"
+    assert Options(commits=Transactions(transaction_timeout=25), session_timeout=35).protocol == "classic"
 
 
 def test_a_client_of_the_user_is_not_told() -> None:
@@ -125,6 +142,8 @@ def test_a_client_of_the_user_is_not_told() -> None:
     ParallelConsumer("t", group_id="g", client=client, session_timeout=10)
     with pytest.raises(ConfigurationError, match="group_protocol='consumer': cannot be combined with a client"):
         ParallelConsumer("t", group_id="g", client=client, group_protocol="consumer")
+    with pytest.raises(ConfigurationError, match="group_remote_assignor='range': cannot be combined with a client"):
+        ParallelConsumer(re.compile("t.*"), group_id="g", client=client, group_remote_assignor="range")
 
 
 def test_commits_of_the_new_protocol_have_no_retention_of_their_own() -> None:
@@ -156,6 +175,8 @@ def test_every_member_gets_the_protocol(monkeypatch: pytest.MonkeyPatch) -> None
     KmqConsumer("q", group_id="queue", **options)
     RedeliveryTracker("q", group_id="tracker", **options)
     PriorityConsumer("t", group_id="mail", priorities=2, **options)
+    RedeliveryTracker("q", group_id="timed", session_timeout=30.0)
+    assert made.pop() == ("timed", "classic", None)
     ParallelConsumer("t", group_id="by default")
     assert made.pop() == ("by default", "auto", None)
     assert {name.split("-")[0] for name, *_ in made} == {"plain", "queue", "tracker", "mail"}
