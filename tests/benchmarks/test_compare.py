@@ -78,10 +78,10 @@ async def test_another_library_is_no_comparison(local_kafka: LocalKafka, tree: R
 @pytest.mark.parametrize(
     "name",
     [
-        "produce",
+        "batches",
         *[
             pytest.param(one, marks=pytest.mark.slow)
-            for one in ("batches", "sleep-1000", "transactions", "map", "queue")
+            for one in ("produce", "sleep-1000", "transactions", "map", "queue")
         ],
     ],
 )

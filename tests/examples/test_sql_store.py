@@ -24,6 +24,7 @@ COUNT: Final = 10_000
 MODULE: Final = "examples.sql_store.totals"
 
 
+@pytest.mark.slow
 async def test_it_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The totals are those of the file."""
     flights: Counter[str] = Counter()

@@ -40,6 +40,7 @@ def expected() -> tuple[dict[bytes, int], set[bytes]]:
     return {key: row for key, row in rows.items() if row}, told
 
 
+@pytest.mark.slow
 async def test_it_is_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is told is what the file says, and so is who is late at the end."""
     rows, told = expected()

@@ -44,6 +44,7 @@ async def test_a_topic_of_yours_stays(local_kafka: LocalKafka, kafka_topic: Topi
     assert not [name for name in [*topics, *groups] if name.startswith("aioparallel-bench")]
 
 
+@pytest.mark.slow
 async def test_a_share_group_is_measured(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """Its own topic and one of yours, each record once; afterwards no group is left, and none of its configs."""
     servers, topic = local_kafka.bootstrap_servers, await kafka_topic(2)

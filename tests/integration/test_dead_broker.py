@@ -19,7 +19,13 @@ WITHIN = 10.0
 """Seconds for what depends on nothing but this: the broker answers, or does not."""
 
 
-@pytest.mark.parametrize(("hang", "full"), [(True, False), (False, True)], ids=["stopped, idle", "killed, full"])
+@pytest.mark.parametrize(
+    ("hang", "full"),
+    [
+        pytest.param(True, False, id="stopped, idle"),
+        pytest.param(False, True, id="killed, full", marks=pytest.mark.slow),
+    ],
+)
 async def test_a_dead_broker_is_named(mortal_kafka: LocalKafka, hang: bool, full: bool) -> None:
     """An idle consumer, and one whose buffer is full, so that it asks for nothing: within ten seconds it says which
     broker does not answer, and how old its lag is; when the broker is back it is ready again, and has lost nothing."""

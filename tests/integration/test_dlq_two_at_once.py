@@ -94,6 +94,7 @@ def test_while_one_is_at_work_others_are_refused(local_kafka: LocalKafka, comman
     assert len(letters.read()) == 2
 
 
+@pytest.mark.slow
 def test_a_killed_replay_blocks_the_next_one_for_seconds_only(local_kafka: LocalKafka) -> None:
     """The next one waits until the group has forgotten the killed one, 6 s at most, and goes on where it was."""
     letters = Letters(local_kafka)
@@ -119,6 +120,7 @@ def test_a_killed_replay_blocks_the_next_one_for_seconds_only(local_kafka: Local
     assert found.total() <= 20_500
 
 
+@pytest.mark.slow
 def test_replays_of_two_topics_may_share_a_group(local_kafka: LocalKafka) -> None:
     """Only those of the same topic exclude each other."""
     first, second = Letters(local_kafka), Letters(local_kafka)

@@ -56,7 +56,7 @@ async def test_a_record_goes_through_retry_topics(local_kafka: LocalKafka, kafka
     assert (story.origin.topic, story.origin.offset, story.attempts) == (topic, 0, 3)
 
 
-@pytest.mark.parametrize("ahead", [120.0, -120.0])
+@pytest.mark.parametrize("ahead", [120.0, pytest.param(-120.0, marks=pytest.mark.slow)])
 async def test_a_retry_topic_whose_writer_has_a_wrong_clock(
     ahead: float, local_kafka: LocalKafka, kafka_topic: TopicMaker
 ) -> None:

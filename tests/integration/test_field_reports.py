@@ -88,6 +88,7 @@ async def test_a_topic_of_a_pattern_is_deleted(local_kafka: LocalKafka) -> None:
     assert asyncio.get_running_loop().time() - began < 2 + SLACK
 
 
+@pytest.mark.slow
 async def test_one_of_several_topics_is_deleted_and_made_again(local_kafka: LocalKafka) -> None:
     """The others go on, ``health()`` names the one that is gone; when it is made again it is read, and nothing is
     wrong."""

@@ -81,6 +81,7 @@ async def test_rebalances_without_new_records_move_no_position(
     assert again <= {(n, 5) for n in range(PARTITIONS)}
 
 
+@pytest.mark.slow
 async def test_commits_while_the_group_comes_together(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """Records come all the time, each end is committed at once, and members come and go: each joins within seconds,
     all partitions are read after each rebalance, no position goes back, and nothing is lost."""

@@ -190,6 +190,7 @@ def no_migration() -> Iterator[LocalKafka]:
         yield broker
 
 
+@pytest.mark.slow
 @pytest.mark.real
 async def test_classic_beside_members_that_must_stay_so(no_migration: LocalKafka) -> None:
     """A running classic group that may not be moved has another classic member then. An empty group is moved."""

@@ -83,6 +83,7 @@ async def test_the_rights_of_the_page_are_enough(secured_kafka: LocalKafka) -> N
     assert (ran.exit_code, "and read back" in ran.stderr) == (0, True)
 
 
+@pytest.mark.slow
 async def test_serve_outlives_a_broker_that_hangs(mortal_kafka: LocalKafka) -> None:
     """The status is 503 meanwhile, within the time that scrapers wait, and 200 again afterwards."""
     servers, topic, group = mortal_kafka.bootstrap_servers, "served", "served-group"

@@ -223,6 +223,7 @@ async def test_joining_again_at_a_hung_coordinator(cluster: LocalKafka) -> None:
         await client.stop(3.0)
 
 
+@pytest.mark.slow
 async def test_a_partition_without_a_leader_holds_up_no_other(cluster: LocalKafka) -> None:
     """A new group starts while the only broker of some partitions is dead: the others are read, ``health()`` names
     those, and they are read as soon as it is back."""

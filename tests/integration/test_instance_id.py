@@ -179,7 +179,9 @@ async def test_one_that_comes_back_under_its_id(
 
 
 @TAKES_OVER
-@pytest.mark.parametrize("frozen", [False, True], ids=["at work", "frozen"])
+@pytest.mark.parametrize(
+    "frozen", [pytest.param(False, id="at work", marks=pytest.mark.slow), pytest.param(True, id="frozen")]
+)
 async def test_two_processes(local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, frozen: bool) -> None:
     """The first ends by itself with that error, also where it stood still when the second came; the second reads to the
     end; each runs a record once at most."""

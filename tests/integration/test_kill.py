@@ -38,7 +38,7 @@ def job_of(servers: str, topic: str, batch: int = 0) -> Job:
     )
 
 
-@pytest.mark.parametrize("batch", [0, 20])
+@pytest.mark.parametrize("batch", [pytest.param(0, marks=pytest.mark.slow), 20])
 async def test_five_kills_lose_nothing_and_repeat_little(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path, batch: int
 ) -> None:

@@ -97,6 +97,7 @@ async def test_a_topic_that_is_made_anew_while_it_is_read(
         assert consumer.stats().log_truncations == 1
 
 
+@pytest.mark.slow
 async def test_a_topic_that_is_made_anew_while_the_process_stands_still(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path
 ) -> None:

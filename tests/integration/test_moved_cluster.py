@@ -150,6 +150,7 @@ async def test_all_brokers_come_back_at_other_ports(moving: LocalKafka) -> None:
     check_numbers(await read_all(moving.bootstrap_servers, exact, is_committed=True), numbers)
 
 
+@pytest.mark.slow
 async def test_another_cluster_is_left_alone(
     moving: LocalKafka, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

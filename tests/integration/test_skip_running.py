@@ -149,6 +149,7 @@ async def test_a_dense_map_changes_in_one_offset(local_kafka: LocalKafka, kafka_
     assert (await stored(servers, group, topic)).offset == 40_000
 
 
+@pytest.mark.slow
 async def test_positions_in_a_database_change_in_one_offset(
     local_kafka: LocalKafka, kafka_topic: TopicMaker, tmp_path: Path
 ) -> None:

@@ -27,7 +27,12 @@ pytestmark = [pytest.mark.real, pytest.mark.timeout(600, func_only=True)]
 
 PARTITIONS, PORTION = 8, 400
 EVERY = frozenset(range(PARTITIONS))
-PAIRS = [pytest.param(*pair, id="-".join(pair)) for pair in itertools.permutations(KINDS, 2)]
+QUICK_PAIRS = (("ours", "java"), ("librdkafka", "ours"))
+PAIRS = [
+    pytest.param(*pair, id="-".join(pair), marks=() if pair in QUICK_PAIRS else pytest.mark.slow)
+    for pair in itertools.permutations(KINDS, 2)
+]
+WITH_JAVA_SLOW = [pytest.param(kind, marks=pytest.mark.slow if kind == "java" else ()) for kind in KINDS]
 
 
 class Play:
@@ -121,7 +126,7 @@ async def test_three_clients_in_one_group(play: Play) -> None:
     await play.end()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITH_JAVA_SLOW)
 async def test_a_visit_converts_the_group_and_back(play: Play, kind: Kind) -> None:
     """A classic group becomes one of the new protocol when our member joins, and a classic one again when that
     leaves."""
@@ -137,7 +142,7 @@ async def test_a_visit_converts_the_group_and_back(play: Play, kind: Kind) -> No
     await play.end()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITH_JAVA_SLOW)
 async def test_a_classic_group_migrates_and_back(play: Play, kind: Kind) -> None:
     """Ours takes over from a classic member, and a classic member from ours."""
     classic = await play.join(kind, "classic")

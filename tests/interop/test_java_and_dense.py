@@ -84,6 +84,7 @@ async def test_dense_holds_what_no_java_format_does(new_group: GroupMaker) -> No
     assert await run_to_the_end(group) == Counter(HALF)
 
 
+@pytest.mark.slow
 async def test_what_java_commits_when_its_map_does_not_fit(
     new_group: GroupMaker, java_programs: JavaPrograms, tmp_path: Path
 ) -> None:

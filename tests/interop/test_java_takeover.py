@@ -64,7 +64,14 @@ async def java_runs_the_rest(programs: JavaPrograms, group: Group, directory: Pa
     return java.ran
 
 
-@pytest.mark.parametrize("situation", [ONE_STUCK, PATTERNS, LONG], ids=["one-stuck", "patterns", "long-and-empty"])
+@pytest.mark.parametrize(
+    "situation",
+    [
+        pytest.param(ONE_STUCK, id="one-stuck"),
+        pytest.param(PATTERNS, id="patterns"),
+        pytest.param(LONG, id="long-and-empty", marks=pytest.mark.slow),
+    ],
+)
 async def test_we_go_on_where_java_stopped(
     new_group: GroupMaker, java_programs: JavaPrograms, tmp_path: Path, situation: Situation
 ) -> None:
@@ -80,8 +87,12 @@ async def test_we_go_on_where_java_stopped(
 
 @pytest.mark.parametrize(
     ("situation", "formats"),
-    [(ONE_STUCK, "all"), (PATTERNS, "all"), (PATTERNS, "java"), (LONG, "java")],
-    ids=["one-stuck", "patterns", "patterns-java-only", "long-and-empty-java-only"],
+    [
+        pytest.param(ONE_STUCK, "all", id="one-stuck"),
+        pytest.param(PATTERNS, "all", id="patterns"),
+        pytest.param(PATTERNS, "java", id="patterns-java-only", marks=pytest.mark.slow),
+        pytest.param(LONG, "java", id="long-and-empty-java-only"),
+    ],
 )
 async def test_java_goes_on_where_we_stopped(
     new_group: GroupMaker,

@@ -41,6 +41,7 @@ def left_behind(output: Path) -> list[str]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.real
 def test_the_whole_way(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ print(json.dumps(said))
 """
 
 
+@pytest.mark.slow
 def test_workers_of_another_python(tmp_path: Path) -> None:
     """The check and the error of a task both name the Python, what it lacks, and the variable that sets it."""
     try:

@@ -159,6 +159,7 @@ async def test_a_broker_killed_just_now_is_not_in_sync(cluster: LocalKafka, monk
         await cluster.create_topic("before")
 
 
+@pytest.mark.slow
 async def test_who_is_down_is_named(cluster: LocalKafka, monkeypatch: pytest.MonkeyPatch) -> None:
     """A killed broker cannot be paused, which is said at once; a topic that does not become ready because of killed and
     paused brokers names them, and with nobody left there is no waiting."""

@@ -63,6 +63,7 @@ async def test_a_wrong_topic_config_is_told(local_kafka: LocalKafka) -> None:
         await local_kafka.create_topic("wrong-config", configs={"cleanup.policy": "tidy"})
 
 
+@pytest.mark.slow
 @real
 async def test_a_topic_is_made_when_a_broker_that_was_not_heard_of_is_back() -> None:
     """A broker whose heartbeats come late is fenced between them, and nothing can be placed on it: we ask again."""
@@ -184,6 +185,7 @@ async def test_a_broker_is_down_for_the_length_of_a_block(local_kafka: LocalKafk
     assert await read(local_kafka, topic, 1) == [b"before"]
 
 
+@pytest.mark.slow
 @real
 @pytest.mark.parametrize("hang", [False, True])
 async def test_a_broker_is_back_however_its_block_is_left(mortal_kafka: LocalKafka, hang: bool) -> None:

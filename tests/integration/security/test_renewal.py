@@ -123,6 +123,7 @@ async def _live(numbers: Numbers, security: Security, logins: Callable[[Security
     await numbers.finish(security)
 
 
+@pytest.mark.slow
 async def test_a_password_changed_while_it_runs(secured_kafka: LocalKafka, tmp_path: Path) -> None:
     """At the broker first: logins are refused, health() says by whom and why, and all waits; then in the file: back,
     with nothing lost and nothing twice."""

@@ -121,6 +121,7 @@ async def test_letters_without_their_records_are_completed_and_replayed(
     assert await objects(newest_kafka, "list", dead) == []
 
 
+@pytest.mark.slow
 async def test_copied_records_lack_their_headers_only(newest_kafka: LocalKafka) -> None:
     """Key and value are in the letter, if the group is configured so; the record's own headers never are."""
     dead = await given_up(newest_kafka, "copied", {"errors.deadletterqueue.copy.record.enable": "true"})
@@ -131,6 +132,7 @@ async def test_copied_records_lack_their_headers_only(newest_kafka: LocalKafka) 
     assert (whole["value"], whole["headers"]) == ("rejected", [["trace", "abc"]])
 
 
+@pytest.mark.slow
 async def test_a_record_that_is_gone_is_not_replayed(newest_kafka: LocalKafka) -> None:
     """The letter stays open, and says why."""
     dead = await given_up(newest_kafka, "gone", {})

@@ -317,12 +317,22 @@ def _ranges(offsets: Sequence[int]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize(
     ("seed", "options", "has_aborted", "deletes"),
     [
-        (1, ShareGroupOptions(**COMMON), False, False),
-        (2, ShareGroupOptions(max_record_locks=100, delivery_count_limit=3, **COMMON), True, False),
-        (3, ShareGroupOptions(isolation_level="read_committed", **COMMON), True, False),
-        (4, ShareGroupOptions(max_record_locks=100, **COMMON), False, True),
+        pytest.param(1, ShareGroupOptions(**COMMON), False, False, id="all", marks=pytest.mark.slow),
+        pytest.param(
+            2, ShareGroupOptions(max_record_locks=100, delivery_count_limit=3, **COMMON), True, False, id="few locks"
+        ),
+        pytest.param(
+            3,
+            ShareGroupOptions(isolation_level="read_committed", **COMMON),
+            True,
+            False,
+            id="committed",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            4, ShareGroupOptions(max_record_locks=100, **COMMON), False, True, id="deletion", marks=pytest.mark.slow
+        ),
     ],
-    ids=["all", "few locks", "committed", "deletion"],
 )
 async def test_both_answer_the_same(
     local_kafka: LocalKafka,

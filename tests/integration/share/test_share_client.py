@@ -226,6 +226,7 @@ async def test_a_session_that_the_broker_has_ended(local_kafka: LocalKafka, kafk
         assert await member.end(again) == [DONE] * 8
 
 
+@pytest.mark.slow
 async def test_a_broker_with_no_session_left() -> None:
     """The member waits until one of another group has left, and raises nothing."""
     properties = {"group.share.max.share.sessions": "1", "group.share.max.size": "1"}
@@ -362,6 +363,7 @@ async def test_a_member_that_was_removed_joins_again(local_kafka: LocalKafka, ka
         assert await member.end(await member.take(5)) == [DONE] * 5
 
 
+@pytest.mark.slow
 async def test_new_partitions(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """The coordinator assigns them, and their records come."""
     topic = await kafka_topic()

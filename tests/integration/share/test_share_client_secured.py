@@ -62,6 +62,7 @@ async def test_permissions(secured_kafka: LocalKafka) -> None:
                 await fetching
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mechanism", ["SCRAM-SHA-512", *(pytest.param(one, marks=pytest.mark.slow) for one in ("PLAIN", "OAUTHBEARER"))]
 )

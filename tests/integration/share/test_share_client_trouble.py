@@ -62,6 +62,7 @@ async def take_all(member: ShareMember, wanted: set[tuple[int, int]]) -> dict[tu
     return found
 
 
+@pytest.mark.slow
 async def test_a_leader_dies_and_leads_again(cluster: LocalKafka) -> None:
     """What the member held there is delivered again by the next leader, also when a leader gives way to one that lives.
     Locks of other partitions are not affected."""
@@ -149,6 +150,7 @@ async def test_a_leader_hangs(cluster: LocalKafka) -> None:
         assert time.monotonic() - began < 4.5
 
 
+@pytest.mark.slow
 async def test_a_stop_while_the_only_broker_hangs(mortal_kafka: LocalKafka) -> None:
     """It ends in time, and each acknowledgement has its answer."""
     topic = await topic_with(mortal_kafka, 2, 10)

@@ -86,6 +86,7 @@ async def test_the_groups_limit_is_known_at_the_start(local_kafka: LocalKafka, k
         pass
 
 
+@pytest.mark.slow
 async def test_the_groups_limit_changes(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """A member that runs notices."""
     topic, dead = await kafka_topic(1), await kafka_topic(1)
@@ -160,7 +161,7 @@ async def test_outputs_and_dead_letters(local_kafka: LocalKafka, kafka_topic: To
     assert handler.seen[b"v1"] == 2
 
 
-@pytest.mark.parametrize("has_letters", [False, True])
+@pytest.mark.parametrize("has_letters", [False, pytest.param(True, marks=pytest.mark.slow)])
 async def test_stops_during_a_long_job(local_kafka: LocalKafka, kafka_topic: TopicMaker, has_letters: bool) -> None:
     """Each cuts it off. In the group's last delivery it is dead-lettered, or counted as given up."""
     topic, dead = await kafka_topic(1), await kafka_topic(1)
@@ -196,6 +197,7 @@ async def test_a_handler_longer_than_its_lock(local_kafka: LocalKafka, kafka_top
     assert handler.counts == [1]
 
 
+@pytest.mark.slow
 async def test_a_lock_that_cannot_be_renewed(local_kafka: LocalKafka, kafka_topic: TopicMaker) -> None:
     """The handler is cancelled in time, and the record comes again at once."""
     topic = await kafka_topic(1)
