@@ -68,18 +68,22 @@ test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Ma
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m tests.support.spark.class_archive
-	$(BIN)/python -m pytest -m "not slow" -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(BIN)/python -m pytest -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (15 minutes)
+more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (25 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
-	$(BIN)/python -m pytest -m slow -n 3 --dist loadfile --no-loadscope-reorder \
-		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit $(ARGS)
+	$(BIN)/python -m aioparallel.jvm spark --directory
+	$(BIN)/python -m tests.support.spark.class_archive
+	$(BIN)/python -m pytest -m slow -n 4 --dist loadfile --no-loadscope-reorder \
+		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit \
+		tests/spark/test_flights_pipeline.py tests/spark/test_workers.py $(ARGS)
 
 test-groups: export GROUP_PROTOCOL := consumer
 test-groups: $(VENV)/.dev  ## the tests of consumers on Apache Kafka, as members of the new group protocol (10 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
-	$(BIN)/python -m pytest -m "real and not slow and not classic_protocol" -n 3 --dist loadfile --no-loadscope-reorder \
-		--ignore-glob "*/brokers" --ignore-glob "*/messages" --ignore-glob "*/share" tests/integration tests/load $(ARGS)
+	$(BIN)/python -m pytest -m "real and not classic_protocol" -n 3 --dist loadfile --no-loadscope-reorder \
+		--ignore-glob "*/brokers" --ignore-glob "*/messages" --ignore-glob "*/share" tests/integration $(ARGS)
+	$(BIN)/python -m pytest -m "real and not slow and not classic_protocol" -n 3 --dist loadfile tests/load $(ARGS)
 
 spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven, and print their paths
 	@$(BIN)/python -m aioparallel.jvm spark --directory

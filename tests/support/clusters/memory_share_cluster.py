@@ -9,6 +9,7 @@ from typing import Final, get_args
 
 from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import (
+    ErrorCode,
     Fault,
     InMemoryBroker,
     InMemoryClient,
@@ -110,8 +111,11 @@ class MemoryShareCluster:
             self.broker.share.evict(node, group_id, member)
 
     async def replace_group(self, group_id: str, topic: str) -> None:
+        # Otherwise a member that asks first makes the share group again.
+        self.broker.faults.always(Request.SHARE_HEARTBEAT, Fault(error=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         self.broker.delete_share_group(group_id)
         await self.make_consumer_group(group_id, topic)
+        self.broker.faults.heal(Request.SHARE_HEARTBEAT)
 
     def lose_answer(self) -> None:
         self.broker.faults.script(Request.SHARE_ACKNOWLEDGE, Fault(is_response_lost=True))
