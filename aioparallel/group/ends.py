@@ -33,13 +33,14 @@ class Ends:
 
     In the new group protocol a member may have no partitions yet, because a member that has crashed still has them. So
     a run that has reached the end of its own partitions waits for the commits of all others, until members that have
-    crashed are removed for sure.
+    crashed are removed for sure. The others may wait for its own commits, so it calls ``commit_soon()`` meanwhile.
     """
 
     _client: Client
     _assigned: AssignedPartitions
     _targets: Mapping[TopicPartition, int]
     _rebalance_timeout: float
+    _commit_soon: Callable[[], None]
     _on_change: Callable[[], None]
     _reached: set[TopicPartition] = field(default_factory=set)  # by the group, as its commits say
     _held: frozenset[TopicPartition] = frozenset()
@@ -78,6 +79,7 @@ class Ends:
             ]:
                 await self._ask(doubtful)
             if self._waits_since is not None:
+                self._commit_soon()
                 await self._look_elsewhere()
                 self._on_change()
 

@@ -120,7 +120,9 @@ class GroupRun:
             spawn=self._tasks.spawn,
             is_whole=priorities.is_whole,
         )
-        self._ends = Ends(client, assigned, targets or {}, options.rebalance_timeout, self._changed)
+        self._ends = Ends(
+            client, assigned, targets or {}, options.rebalance_timeout, self._committer.soon, self._changed
+        )
         timed = extensions.arrival_topics
         self._arrivals = ArrivalWatch(client, timed, self._rebalancer.assignments.values) if timed else None
         self._planner = priorities.planner(options, scheduler, self._admission.waiting)

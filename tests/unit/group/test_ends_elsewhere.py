@@ -70,6 +70,18 @@ async def test_two_runs_share_and_end(broker: InMemoryBroker) -> None:
     assert positions(broker) == dict.fromkeys(PLACES, COUNT)
 
 
+async def test_runs_that_commit_rarely_do_not_wait_for_each_other(broker: InMemoryBroker) -> None:
+    """Each waits for what the other one has still to commit."""
+    began, seen = asyncio.get_running_loop().time(), Seen(0.01)
+    async with (
+        consumer_of(broker, "m", protocol="consumer", until="end", commit_interval=1000.0) as one,
+        consumer_of(broker, "m", protocol="consumer", until="end", commit_interval=1000.0) as other,
+    ):
+        await asyncio.gather(one.run(seen), other.run(seen))
+    assert asyncio.get_running_loop().time() - began < 20.0
+    assert len(seen.ended) == len(PLACES) * COUNT
+
+
 async def test_takes_over_from_one_that_leaves(broker: InMemoryBroker) -> None:
     """A run that is through takes the partitions of another one that ends meanwhile, and reads these to the end."""
     seen = Seen()
