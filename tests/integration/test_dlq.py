@@ -14,7 +14,9 @@ from datetime import UTC, datetime
 import pytest
 from aiokafka import AIOKafkaConsumer, OffsetAndMetadata, TopicPartition
 
+from aioparallel import ParallelConsumer, Record, RetryLater
 from aioparallel.testing import LocalKafka
+from tests.support.waiting import until
 
 from .dead_letters import Letters, Sent
 
@@ -296,6 +298,36 @@ def test_group_with_members_is_refused_before_anything_is_sent(local_kafka: Loca
             _, said = await asyncio.to_thread(letters.run, "replay", "--yes", code=1)
         finally:
             await consumer.stop()
+        return said
+
+    said = asyncio.run(with_member())
+    assert "has other consumers as members" in said
+    assert letters.read() == []
+
+
+@pytest.mark.parametrize("reads", ["letters", "others"])
+def test_group_with_members_of_the_new_protocol_is_refused(local_kafka: LocalKafka, reads: str) -> None:
+    """The brokers let classic members into such a group, and assign to them by their own assignor: two commands would
+    settle the same letters, and their marks would replace what a consumer of the letters has committed."""
+    letters = Letters(local_kafka, partitions=2)
+    letters.write(Sent(b"0"), Sent(b"1", partition=1))
+
+    async def with_member() -> str:
+        consumer = ParallelConsumer(
+            letters.topic if reads == "letters" else letters.name,
+            bootstrap_servers=local_kafka.bootstrap_servers,
+            group_id=letters.group,
+        )
+
+        async def later(_: Record) -> None:
+            raise RetryLater(60.0)
+
+        async with consumer:
+            running = asyncio.create_task(consumer.run(later))
+            await until(lambda: consumer.health().joined, 30.0)
+            _, said = await asyncio.to_thread(letters.run, "replay", "--yes", code=1)
+            consumer.stop()
+            await running
         return said
 
     said = asyncio.run(with_member())

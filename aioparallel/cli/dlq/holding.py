@@ -3,6 +3,9 @@
 Commands that settle letters join the group that keeps the marks. The assignor in this module gives each topic to one
 member: a member that has it keeps it, and the others get nothing. Marks are committed under that member's generation,
 so Kafka refuses those of any other process.
+
+A group of the new protocol (KIP-848) accepts these commands as members, and its brokers assign: several members would
+have parts of the topic. So an assignment counts only with the text of this assignor.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ SESSION_TIMEOUT: Final = 6.0
 HEARTBEAT_INTERVAL: Final = 1.0
 """Seconds; also how long another command waits for the answer that it gets nothing."""
 REBALANCE_TIMEOUT: Final = 10.0
+_ASSIGNED: Final = b"aioparallel-dlq"
+"""User data of each assignment by this assignor."""
 TAKE_TIMEOUT: Final = 30.0
 """Seconds; brokers wait 3 s for more members after the first join, and longer for the others' rebalance."""
 
@@ -45,6 +50,8 @@ class Hold:
         """
         self.assignor = _assignor(self)
         """For the client's ``partition_assignment_strategy``."""
+        self.is_assigned_by_members = False
+        """Whether the last assignment is by a member with this assignor, not by the brokers."""
         self._topic = topic
         self._group = group
         self._generation: Generation | None = None
@@ -82,7 +89,9 @@ class Hold:
 
     def assigned(self, partitions: Collection[TopicPartition], generation: Generation) -> None:
         """Called by the client after a rebalance."""
-        if self.claim not in (None, generation.member_id):
+        if not self.is_assigned_by_members:
+            self._refuse(self._others())
+        elif self.claim not in (None, generation.member_id):
             self.lost(partitions)
         elif partitions:
             self._generation, self.claim = generation, generation.member_id
@@ -123,11 +132,14 @@ class Hold:
                 await client.fetch({})
         except Exception as error:
             if isinstance(error.__cause__, kafka.InconsistentGroupProtocolError):
-                self._refuse(
-                    f"group {self._group!r} has other consumers as members; stop them, or choose another --group that "
-                    "no consumer uses"
-                )
+                self._refuse(self._others())
             self._fail(error)
+
+    def _others(self) -> str:
+        return (
+            f"group {self._group!r} has other consumers as members; stop them, or choose another --group that no "
+            "consumer uses"
+        )
 
 
 def _assignor(hold: Hold) -> type[AbstractPartitionAssignor]:
@@ -148,13 +160,14 @@ def _assignor(hold: Hold) -> type[AbstractPartitionAssignor]:
                 wanting = {name: member for name, member in members.items() if topic in member.subscription}
                 holder = min(wanting, key=lambda name: (wanting[name].user_data != name.encode(), name))
                 given[holder].append((topic, sorted(cluster.partitions_for_topic(topic) or ())))
-            return {name: ConsumerProtocolMemberAssignment(0, topics, b"") for name, topics in given.items()}
+            return {name: ConsumerProtocolMemberAssignment(0, topics, _ASSIGNED) for name, topics in given.items()}
 
         @classmethod
         def metadata(cls, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
             return ConsumerProtocolMemberMetadata(0, list(topics), (hold.claim or "").encode())
 
         @classmethod
-        def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None: ...
+        def on_assignment(cls, assignment: ConsumerProtocolMemberAssignment) -> None:
+            hold.is_assigned_by_members = assignment.user_data == _ASSIGNED
 
     return OneHolder

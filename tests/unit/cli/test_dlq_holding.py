@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 from aiokafka.cluster import ClusterMetadata
+from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
 
 from aioparallel.cli.dlq.holding import Hold
 from aioparallel.cli.dlq.marks import MarksRefused
@@ -53,9 +54,17 @@ def test_one_member_has_a_topic() -> None:
     assert holders({"a": ("t", None), "b": ("u", None), "c": ("u", None)}) == {"a": ["t"], "b": ["u"], "c": []}
 
 
+def hold_of() -> Hold:
+    """A member to which one with this assignor assigns."""
+    hold = Hold(TOPIC, "g")
+    given = hold.assignor.assign(cast("ClusterMetadata", Topics()), {"me": hold.assignor.metadata([TOPIC])})
+    hold.assignor.on_assignment(given["me"])
+    return hold
+
+
 async def held() -> Hold:
     """A place that was given."""
-    hold = Hold(TOPIC, "g")
+    hold = hold_of()
     taking = asyncio.create_task(hold.take(cast("Client", Silent())))
     await asyncio.sleep(0)
     assert not taking.done()
@@ -82,7 +91,7 @@ async def test_a_place_is_kept_over_generations() -> None:
 
 async def test_a_topic_that_somebody_else_holds() -> None:
     """Taking it says so, and goes on saying so."""
-    hold = Hold(TOPIC, "g")
+    hold = hold_of()
     taking = asyncio.create_task(hold.take(cast("Client", Silent())))
     await asyncio.sleep(0)
     hold.assigned([], MINE)
@@ -104,5 +113,16 @@ async def test_a_lost_place_is_lost_for_good(noticed: bool) -> None:
         await hold.revoked([P0])
     hold.assigned([P0], Generation(9, "me again"))
     with pytest.raises(MarksRefused, match="is lost"):
+        await hold.generation(1.0)
+    await hold.release()
+
+
+async def test_brokers_assign_no_place() -> None:
+    """A consumer of the new protocol has joined the group, so that the brokers assign parts of the topic to all."""
+    hold = await held()
+    await hold.revoked([P0])
+    hold.assignor.on_assignment(ConsumerProtocolMemberAssignment(0, [(TOPIC, [0])], None))
+    hold.assigned([P0], MINE)
+    with pytest.raises(MarksRefused, match="group 'g' has other consumers as members"):
         await hold.generation(1.0)
     await hold.release()
