@@ -8,6 +8,7 @@ from typing import Final
 from aioparallel.records.errors import ConfigurationError
 
 __all__ = [
+    "BROKERS_SESSION",
     "HEARTBEAT_INTERVAL",
     "OF_BROKERS",
     "SESSION_TIMEOUT",
@@ -25,6 +26,8 @@ OF_BROKERS: Final[Mapping[str, str]] = {
 SESSION_TIMEOUT: Final = 30.0
 HEARTBEAT_INTERVAL: Final = 3.0
 """Seconds, in the protocol "classic"."""
+BROKERS_SESSION: Final = 45.0
+"""Seconds; the default of ``group.consumer.session.timeout.ms``."""
 _ASSIGNOR: Final = "partition_assignment_strategy"
 _INSTANCE: Final = "group_instance_id"
 

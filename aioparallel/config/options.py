@@ -16,6 +16,7 @@ from typing import Any, Literal, TypedDict, cast
 from aioparallel.config.callables import check_plain
 from aioparallel.config.extension import Extension, overrides
 from aioparallel.config.group_protocol import (
+    BROKERS_SESSION,
     HEARTBEAT_INTERVAL,
     OF_BROKERS,
     SESSION_TIMEOUT,
@@ -443,15 +444,7 @@ def _check_transactions(options: Options) -> None:
         )
     if options.commit_interval != Options.__dataclass_fields__["commit_interval"].default:
         raise ConfigurationError("commit_interval", options.commit_interval, _USE_THE_INTERVAL)
-    longest = options.session - _TRANSACTION_CHECK
-    if policy.transaction_timeout > longest:
-        longer = f", or raise session_timeout to {policy.transaction_timeout + _TRANSACTION_CHECK:g} s"
-        raise ConfigurationError(
-            "Transactions transaction_timeout",
-            policy.transaction_timeout,
-            f"must be at most session_timeout ({options.session:g}) - {_TRANSACTION_CHECK:g}: lower it"
-            + (longer if options.group_protocol != "consumer" else ""),
-        )
+    _check_transaction_timeout(options, policy.transaction_timeout)
     if options.deduplicate is not None:
         raise ConfigurationError(
             "deduplicate",
@@ -460,6 +453,30 @@ def _check_transactions(options: Options) -> None:
             "before write in transactions as well, or leave one of them out",
         )
     _check_isolation(options, "Transactions")
+
+
+def _check_transaction_timeout(options: Options, seconds: float) -> None:
+    """Check that the brokers abort the transaction of a dead member before its session ends, in each protocol that the
+    member may get."""
+    protocol, needed = options.protocol, seconds + _TRANSACTION_CHECK
+    sessions: list[tuple[float, str]] = []
+    if protocol != "consumer":
+        sessions.append((options.session, f"session_timeout ({options.session:g})"))
+    if protocol != "classic":
+        theirs = f"the session of the brokers ({OF_BROKERS['session_timeout']}, {BROKERS_SESSION:g} s by default)"
+        sessions.append((BROKERS_SESSION, theirs))
+    shortest, what = min(sessions)
+    if needed <= shortest:
+        return
+    chooses_classic = protocol == "auto" and options.group_remote_assignor is None
+    advice = "lower it"
+    if protocol == "classic" or chooses_classic or (protocol == "auto" and needed <= BROKERS_SESSION):
+        advice += f", or raise session_timeout to {needed:g} s"
+    if chooses_classic:
+        advice += ", and with it choose the classic group protocol"
+    raise ConfigurationError(
+        "Transactions transaction_timeout", seconds, f"must be at most {what} - {_TRANSACTION_CHECK:g}: {advice}"
+    )
 
 
 def _check_isolation(options: Options, beside: str) -> None:

@@ -333,8 +333,8 @@ class Transactions:
     ``Producing(max_unacknowledged_bytes=)``."""
     transaction_timeout: float = 10.0
     """Seconds after which the brokers abort the transaction of a member that has died; they may take 10 seconds longer.
-    At most ``session_timeout`` - 10, so that the transaction is aborted before the group reassigns the partitions, and
-    their next owner does not wait for it."""
+    At most ``session_timeout`` - 10, and 35 where the brokers decide the session (45 s by default), so that the
+    transaction is aborted before the group reassigns the partitions, and their next owner does not wait for it."""
     id_prefix: str | None = None
     """The beginning of the ``transactional.id`` of each member, for prefixed ACLs (WRITE and DESCRIBE on transactional
     ids). The rest is the ``group_instance_id`` or random. None: the ``group_id``."""

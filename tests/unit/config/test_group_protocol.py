@@ -127,13 +127,49 @@ def test_the_drain_may_use_the_heartbeat_s_time_as_well() -> None:
         Options(group_protocol="consumer", drain_timeout=55)
 
 
-def test_transactions_do_not_advise_what_is_refused() -> None:
-    """A longer session is no way out: the brokers decide it."""
-    with pytest.raises(ConfigurationError, match=r"must be at most session_timeout \(30\) - 10: lower it$"):
-        Options(group_protocol="consumer", commits=Transactions(transaction_timeout=25))
-    with pytest.raises(ConfigurationError, match="or raise session_timeout to 35 s"):
-        Options(commits=Transactions(transaction_timeout=25))
+@pytest.mark.parametrize(
+    ("given", "seconds", "says"),
+    [
+        (
+            {"group_protocol": "classic"},
+            25,
+            "at most session_timeout (30) - 10: lower it, or raise session_timeout to 35 s",
+        ),
+        (
+            {},
+            25,
+            "at most session_timeout (30) - 10: lower it, or raise session_timeout to 35 s, and with it choose the "
+            "classic group protocol",
+        ),
+        (
+            {"group_protocol": "consumer"},
+            36,
+            "at most the session of the brokers (group.consumer.session.timeout.ms, 45 s by default) - 10: lower it",
+        ),
+        (
+            {"group_remote_assignor": "range"},
+            25,
+            "at most session_timeout (30) - 10: lower it, or raise session_timeout to 35 s",
+        ),
+        ({"group_remote_assignor": "range"}, 36, "at most session_timeout (30) - 10: lower it"),
+        (
+            {"group_remote_assignor": "range", "session_timeout": 60},
+            36,
+            "at most the session of the brokers (group.consumer.session.timeout.ms, 45 s by default) - 10: lower it",
+        ),
+    ],
+)
+def test_transactions_end_before_the_session_in_each_protocol(given: dict[str, Any], seconds: float, says: str) -> None:
+    """The session is the brokers' in the new one, so that a longer session_timeout is no way out there."""
+    with pytest.raises(ConfigurationError, match=re.escape(says) + "$"):
+        Options(commits=Transactions(transaction_timeout=seconds), **given)
+
+
+def test_transactions_that_end_before_the_session_are_accepted() -> None:
+    """Of the brokers, or of the member."""
     assert Options(commits=Transactions(transaction_timeout=25), session_timeout=35).protocol == "classic"
+    Options(commits=Transactions(transaction_timeout=35), group_protocol="consumer")
+    Options(commits=Transactions(transaction_timeout=35), group_remote_assignor="range", session_timeout=45)
 
 
 def test_a_client_of_the_user_is_not_told() -> None:
