@@ -108,12 +108,13 @@ class AiokafkaClient:
     counterpart in this package.
 
     ``offset_retention``: seconds that the group's offsets outlive a commit while it has no members. None leaves it to
-    the broker, whose default is 7 days. Not with ``group_protocol="consumer"``.
+    the broker, whose default is 7 days. Only with ``group_protocol="classic"``.
 
     ``group_protocol``: ``consumer`` is the protocol of Kafka 4.0 (KIP-848), in which a rebalance stops only the
     partitions that move. The brokers set session timeout and heartbeat interval then, and assign the partitions:
     ``group_remote_assignor`` is the name of the assignor there, such as ``uniform`` or ``range``. ``auto`` is the
-    classic protocol if the brokers do not have the new one, or refuse it for this group.
+    classic protocol if the brokers do not have the new one, or refuse it for this group, and for patterns of topics.
+    Unlike a consumer's, it does not follow from other options.
     """
 
     def __init__(
@@ -129,12 +130,12 @@ class AiokafkaClient:
         group_protocol: Literal["classic", "consumer", "auto"] = "classic",
         group_remote_assignor: str | None = None,
     ) -> None:
-        if offset_retention is not None and group_protocol == "consumer":
+        if offset_retention is not None and group_protocol != "classic":
             raise ConfigurationError(
                 "offset_retention",
                 offset_retention,
-                'cannot be combined with group_protocol="consumer", whose commits have no retention of their own: '
-                "leave it out, and set offsets.retention.minutes of the brokers",
+                'needs group_protocol="classic": commits of the new protocol have no retention of their own. Leave it out, '
+                "and set offsets.retention.minutes of the brokers",
             )
         self._offset_retention = offset_retention
         self._settings = ConsumerSettings(

@@ -182,10 +182,11 @@ def test_a_client_of_the_user_is_not_told() -> None:
         ParallelConsumer(re.compile("t.*"), group_id="g", client=client, group_remote_assignor="range")
 
 
-def test_commits_of_the_new_protocol_have_no_retention_of_their_own() -> None:
-    """Only versions of OffsetCommit that this protocol refuses have one."""
+@pytest.mark.parametrize("protocol", ["consumer", "auto"])
+def test_commits_of_the_new_protocol_have_no_retention_of_their_own(protocol: Any) -> None:
+    """Only versions of OffsetCommit that this protocol refuses have one: no commit would ever be accepted."""
     with pytest.raises(ConfigurationError, match=r"offsets\.retention\.minutes"):
-        AiokafkaClient("127.0.0.1:1", "g", offset_retention=60.0, group_protocol="consumer")
+        AiokafkaClient("127.0.0.1:1", "g", offset_retention=60.0, group_protocol=protocol)
 
 
 def test_share_groups_refuse_both() -> None:
