@@ -134,8 +134,8 @@ class AiokafkaClient:
             raise ConfigurationError(
                 "offset_retention",
                 offset_retention,
-                'needs group_protocol="classic": commits of the new protocol have no retention of their own. Leave it out, '
-                "and set offsets.retention.minutes of the brokers",
+                'needs group_protocol="classic": commits of the new protocol have no retention of their own. Leave it '
+                "out, and set offsets.retention.minutes of the brokers",
             )
         self._offset_retention = offset_retention
         self._settings = ConsumerSettings(

@@ -28,6 +28,7 @@ from aioparallel.observe.stats import Stats
 from aioparallel.persistence.sql.database_errors import NO_ANSWER, describe, is_away
 from aioparallel.persistence.sql.doubt import Fenced, InDoubt, PartlyDone, are_done
 from aioparallel.persistence.sql.kept_connections import Connections
+from aioparallel.persistence.sql.lag_offsets import LagOffsets
 from aioparallel.persistence.sql.opened import CompleteAlready, Lent, Opening, OpenTransaction, isolation_level_of
 from aioparallel.persistence.sql.outages import AWAY, SOON, DatabaseOutages
 from aioparallel.persistence.sql.schema import DEFAULT_PREFIX, VERSION, Schema, StoreNotReady
@@ -96,6 +97,7 @@ class SqlStore(Extension):
         self._opening = Opening(engine, self._schema, round(_FROZEN * 1000))
         self._producer: Producer | None = None
         self._partitions: Partitions | None = None
+        self._lag: LagOffsets | None = None
         self._outages = DatabaseOutages(
             f"{self._statements.dialect} {engine.url.host or engine.url.database or ''}".strip()
         )
@@ -182,11 +184,13 @@ class SqlStore(Extension):
 
     def commit_strategy(self, group: GroupContext) -> CommitStrategy:
         """Keep positions in the database."""
+        self._lag = LagOffsets(group.client, group.assignments)
         self._partitions = Partitions(
             self._engine,
             self._statements,
             group.group_id,
             group.client,
+            self._lag,
             self._turn,
             self._on_trouble,
             self._outages.answered,
@@ -194,6 +198,11 @@ class SqlStore(Extension):
         return through(
             self._partitions, group, longest_map=_MAP_LIMIT, refuses_unreadable_maps=True, refuses_resets=True
         )
+
+    async def work(self) -> None:
+        """Repeat what the group was not told."""
+        if self._lag is not None:
+            await self._lag.run()
 
     async def _on_trouble(self, error: Exception) -> None:
         self._outages.away(error)

@@ -17,6 +17,7 @@ from aioparallel.group.client import Client, CommitFault, Committed, Generation
 from aioparallel.group.leader_epochs import UNKNOWN
 from aioparallel.offsets import OffsetMap, decode_offset_map, encode_offset_map
 from aioparallel.persistence.sql.database_errors import NO_ANSWER, describe
+from aioparallel.persistence.sql.lag_offsets import LagOffsets
 from aioparallel.persistence.sql.statements import Found, Log, Owned, Statements
 from aioparallel.records.errors import OffsetMapError, PositionOutsideLog
 from aioparallel.records.record import TopicPartition
@@ -32,8 +33,6 @@ _GAP: Final = 200_000
 millions of offsets, and each would be written as incomplete."""
 _IDS: Final = 2.0
 """Seconds to look up topic ids in the cluster."""
-_LAG_TOOLS: Final = 1.0
-"""Seconds to commit offsets to Kafka. Only lag tools read them."""
 
 
 class Taken:
@@ -53,9 +52,9 @@ class Taken:
 
 
 class Partitions:
-    """The partitions of this member, an :class:`~aioparallel.group.offset_stores.OffsetStore`. ``turn`` serializes
-    writers, for databases that need it. ``on_trouble(error)``: the database failed; it may be out of connections.
-    ``on_answer()``: it succeeded."""
+    """The partitions of this member, an :class:`~aioparallel.group.offset_stores.OffsetStore`. ``lag`` gets the
+    positions as well. ``turn`` serializes writers, for databases that need it. ``on_trouble(error)``: the
+    database failed; it may be out of connections. ``on_answer()``: it succeeded."""
 
     def __init__(
         self,
@@ -63,6 +62,7 @@ class Partitions:
         statements: Statements,
         group_id: str,
         client: Client,
+        lag: LagOffsets,
         turn: contextlib.AbstractAsyncContextManager[Any],
         on_trouble: Callable[[Exception], Awaitable[None]],
         on_answer: Callable[[], None],
@@ -73,6 +73,7 @@ class Partitions:
         self._statements = statements
         self._group_id = group_id
         self._client = client
+        self._lag = lag
         self._turn = turn
         self._on_trouble = on_trouble
         self._on_answer = on_answer
@@ -107,7 +108,7 @@ class Partitions:
                 self.taken[partition] = Taken(one, is_stored=position is not None)
         # The member before may have been killed before it did so, and perhaps all records are complete.
         known = {partition: position for partition, position in positions.items() if position is not None}
-        await self._tell_group(known, generation)
+        await self._lag.tell(known, generation)
         return positions
 
     @contextlib.asynccontextmanager
@@ -188,6 +189,7 @@ class Partitions:
     def release(self, partition: TopicPartition) -> None:
         """Forget a partition that this member no longer owns."""
         self.taken.pop(partition, None)
+        self._lag.release(partition)
 
     async def commit(
         self, positions: Mapping[TopicPartition, Committed], generation: Generation, timeout: float
@@ -211,14 +213,8 @@ class Partitions:
         if len(kept) < len(positions):
             # Another member has taken them over. The group does not know yet, or it removed this member for a moment.
             self._client.fenced(generation)
-        await self._tell_group({partition: positions[partition] for partition in kept}, generation)
+        await self._lag.tell({partition: positions[partition] for partition in kept}, generation)
         return results
-
-    async def _tell_group(self, positions: Mapping[TopicPartition, Committed], generation: Generation) -> None:
-        """Commit plain offsets to Kafka for lag tools. Nothing here reads them, so the answer is ignored."""
-        if positions:
-            plain = {partition: committed._replace(metadata="") for partition, committed in positions.items()}
-            await self._client.commit(plain, generation, _LAG_TOOLS)
 
 
 class _Fold(NamedTuple):

@@ -23,6 +23,7 @@ from aioparallel.handlers.batches import Batch, Call
 from aioparallel.offsets import Ledger, decode_offset_map, encode_offset_map
 from aioparallel.persistence.sql import SqlStore
 from aioparallel.persistence.sql.doubt import Fenced
+from aioparallel.persistence.sql.lag_offsets import LagOffsets
 from aioparallel.persistence.sql.opened import _OfSqlalchemy
 from aioparallel.persistence.sql.taking import Partitions
 from aioparallel.records.record import TopicPartition
@@ -65,11 +66,13 @@ class Member:
     def __init__(self, engine: Any) -> None:
         self.store = SqlStore(engine)
         self.ledger: Ledger | None = None
+        client = cast("Client", NoGroup())
         self.partitions = self.store._partitions = Partitions(
             engine,
             self.store._statements,
             "g",
-            cast("Client", NoGroup()),
+            client,
+            LagOffsets(client, list),
             self.store._turn,
             self.store._on_trouble,
             self.store._outages.answered,

@@ -28,7 +28,8 @@ from aioparallel import (
 )
 from aioparallel.handlers.batches import Batch, batches
 from aioparallel.persistence.sql import SqlStore, StoreNotReady, schema_statements
-from aioparallel.testing.memory import InMemoryBroker
+from aioparallel.records.error_codes import ErrorCode
+from aioparallel.testing.memory import Fault, InMemoryBroker, Request
 from tests.support.sql_stores import POSITIONS, T0, consumer_of, fill, rows, rows_are, run, save, save_batch
 from tests.support.waiting import until
 
@@ -46,6 +47,22 @@ async def test_results_and_positions_are_there(broker: InMemoryBroker, engine: A
         0: 100,
         1: 100,
     }
+
+
+async def test_what_the_group_was_not_told_is_told_again(broker: InMemoryBroker, engine: AsyncEngine) -> None:
+    """A commit to Kafka may be lost, or have the epoch of before a rebalance. Nothing more comes, so that no later one
+    follows: lag tools, and members that wait for the others' ends, would see the old offset for ever."""
+    fill(broker, range(20))
+    store = SqlStore(engine)
+    await store.create_tables()
+    async with asyncio.timeout(60), consumer_of(broker, store, until=None) as consumer:
+        broker.faults.always(Request.COMMIT, Fault(error=ErrorCode.STALE_MEMBER_EPOCH))
+        running = asyncio.create_task(consumer.run(store.handler(save)))
+        await until(lambda: [one.committed for one in consumer.stats().partitions] == [10, 10])
+        broker.faults.heal()
+        await until(lambda: [one.offset for one in broker.group("g").offsets.values()] == [10, 10])
+        consumer.stop()
+        await running
 
 
 async def test_what_fails_writes_nothing(broker: InMemoryBroker, engine: AsyncEngine) -> None:
