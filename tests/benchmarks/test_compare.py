@@ -100,7 +100,7 @@ async def test_each_kind_of_case_runs_and_is_checked(local_kafka: LocalKafka, tr
     [
         pytest.param([False], (1, 0, 0), marks=pytest.mark.slow),
         pytest.param([True, False], (1, 1, 0), marks=pytest.mark.slow),
-        ([True, True], (1, 1, 1)),
+        pytest.param([True, True], (1, 1, 1), marks=pytest.mark.slow),
     ],
 )
 async def test_a_turn_in_which_the_machine_moved_is_repeated(

@@ -54,6 +54,7 @@ async def leave_half(group: Group, formats: Literal["all", "java"]) -> int:
         return ours.consumer.stats().cut_maps
 
 
+@pytest.mark.slow
 async def test_java_reads_a_map_that_was_cut(
     new_group: GroupMaker, java_programs: JavaPrograms, tmp_path: Path
 ) -> None:

@@ -62,7 +62,7 @@ class Size(NamedTuple):
     brokers: bool
 
 
-SMALL = pytest.param(Size(10_000, 3, 5.0, 0.8, 120, False), id="small")
+SMALL = pytest.param(Size(10_000, 3, 5.0, 0.8, 120, False), id="small", marks=pytest.mark.slow)
 LARGE = pytest.param(
     Size(200_000, 4, 5.0, 0.9, 600, False), id="large", marks=[pytest.mark.slow, pytest.mark.timeout(1_000)]
 )

@@ -104,6 +104,7 @@ def test_killed_consumer_loses_nothing(tmp_path: Path) -> None:
     assert others(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
     """An interrupted demo says so with exit code 130 and leaves no process behind."""
     with running_demo(tmp_path) as process:
@@ -112,7 +113,7 @@ def test_ctrl_c_ends_everything(tmp_path: Path) -> None:
         assert others(tmp_path) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_nothing_outlives_the_demo(number: signal.Signals, tmp_path: Path) -> None:
     """However the demo is ended, its service and its consumer end as well."""
     with running_demo(tmp_path) as process:
@@ -125,9 +126,9 @@ def test_nothing_outlives_the_demo(number: signal.Signals, tmp_path: Path) -> No
     ("options", "sentence"),
     [
         (["--records", "0"], '"0" for --records. Must be >= 1'),
-        (["--records", "336777"], '"336777" for --records. Must be <= 336776'),
-        (["--partitions", "many"], "--partitions"),
-        (["--broker", "other"], "--broker"),
+        pytest.param(["--records", "336777"], '"336777" for --records. Must be <= 336776', marks=pytest.mark.slow),
+        pytest.param(["--partitions", "many"], "--partitions", marks=pytest.mark.slow),
+        pytest.param(["--broker", "other"], "--broker", marks=pytest.mark.slow),
         (["--kill", "--records", "299"], "--kills=3: each needs 100 records, so 299 records allow 2"),
     ],
 )

@@ -228,6 +228,7 @@ async def test_letters_deleted_meanwhile() -> None:
     assert sum(replay.result.failed.values()) == 1
 
 
+@pytest.mark.slow
 async def test_failures_that_make_the_marks_too_large() -> None:
     """Letters that cannot be sent leave gaps. Where further marks would not fit, nothing more is sent there."""
     rng = random.Random(3)
