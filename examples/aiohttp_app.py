@@ -49,7 +49,6 @@ def refunds_consumer() -> ParallelConsumer:
         group_id="balances-refunds",
         max_concurrency=10,
         failures=strict,
-        session_timeout=9.0,  # the embedded broker waits so long for the member before, though that has left
     )
 
 

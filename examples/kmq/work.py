@@ -8,10 +8,9 @@ In a clone of the repository, in three terminals::
     python examples/kmq/order_jobs.py           # a hundred jobs: one hangs the first time, one always fails
 
 The job that hangs does not hold up the others. When its lease is over it is delivered again, and another call of the
-handler does it, here or in another process. (To start ``work.py`` in several terminals, give the broker ``--kafka``,
-which needs Java: a group of the embedded broker has only one member.) The job that always fails is delivered four times
-in all and then dead-lettered: ``aioparallel dlq list jobs__undelivered`` shows it, and ``aioparallel kmq status jobs
---group workers-redelivery`` the open jobs meanwhile.
+handler does it, here or in another process: ``work.py`` may run in several terminals. The job that always fails is
+delivered four times in all and then dead-lettered: ``aioparallel dlq list jobs__undelivered`` shows it, and
+``aioparallel kmq status jobs --group workers-redelivery`` the open jobs meanwhile.
 """
 
 import asyncio

@@ -53,7 +53,9 @@ _ADVICE_BY_CODE: Final = {
 
 _TWO_MEMBERS: Final = (
     "The embedded broker (`aioparallel broker`, librdkafka's mock cluster) answers so when a group has two live "
-    "members, which it cannot rebalance: run one worker for each group there, or `aioparallel broker --kafka`"
+    "members of the classic protocol, which it cannot rebalance: leave out what chooses that protocol "
+    "(session_timeout, heartbeat_interval, group_instance_id, an assignor, a pattern of topics), run one worker for "
+    "each group there, or `aioparallel broker --kafka`"
 )
 
 

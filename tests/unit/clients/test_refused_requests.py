@@ -12,7 +12,8 @@ def test_two_members_at_the_embedded_broker() -> None:
     """The mock cluster answers so to a SyncGroup, which aiokafka raises as text."""
     error = translated(kafka.KafkaError(repr(kafka.InvalidRequestError())), "taking part in group 'enrich'")
     assert isinstance(error, ClientError)
-    assert "two live members, which it cannot rebalance: run one worker for each group" in str(error)
+    assert "two live members of the classic protocol, which it cannot rebalance" in str(error)
+    assert "leave out what chooses that protocol (session_timeout, " in str(error)
     assert "KafkaError('InvalidRequestError()')" in str(error)
 
 
