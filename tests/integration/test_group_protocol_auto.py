@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from aioparallel import ParallelConsumer, Record
 from aioparallel.clients.aiokafka import AiokafkaClient, consumer_membership
+from aioparallel.clients.aiokafka.group_node import GroupNode
 from aioparallel.clients.messages.consumer_groups import (
     CONSUMER_GROUP_DESCRIBE,
     CONSUMER_GROUP_HEARTBEAT,
@@ -83,6 +86,26 @@ async def test_the_embedded_broker_has_it(embedded_broker: EmbeddedBroker) -> No
     await embedded_broker.create_topic("auto-embedded", 4)
     async with members(embedded_broker, "auto-embedded", ["auto", "consumer"], ["auto-embedded"]) as both:
         await until(lambda: [len(one.held) for one in both] == [2, 2], DEADLINE, "two partitions each")
+
+
+async def test_leaves_although_the_coordinator_is_slow(
+    embedded_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its partitions would wait for its session, half a minute or more, and nobody would read them."""
+    await embedded_broker.create_topic("auto-slow", 4)
+    ask = GroupNode.ask
+
+    async def slow(node: GroupNode, api: Any, request: Any) -> Any:
+        if request.member_epoch < 0:
+            await asyncio.sleep(2.0)
+        return await ask(node, api, request)
+
+    monkeypatch.setattr(GroupNode, "ask", slow)
+    async with members(embedded_broker, "auto-slow", ["auto"], ["auto-slow"]) as (one,):
+        await until(lambda: len(one.held) == 4, DEADLINE)
+        await one.client.stop(5.0)
+        async with members(embedded_broker, "auto-slow", ["auto"], ["auto-slow"]) as (other,):
+            await until(lambda: len(other.held) == 4, 15.0)
 
 
 def refuse_it(monkeypatch: pytest.MonkeyPatch) -> None:

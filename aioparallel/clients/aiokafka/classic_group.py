@@ -21,6 +21,8 @@ from aioparallel.records.record import TopicPartition
 __all__ = ["ClassicGroup"]
 
 _LOOK: Final = 0.01
+_PART: Final = 0.2
+"""The part of a timeout for leaving while a join is unanswered. aiokafka leaves when it is closed, after that."""
 
 
 class ClassicGroup:
@@ -84,7 +86,7 @@ class ClassicGroup:
         if self.coordinator._group_instance_id is not None:
             return  # a static member returns with the same id
         with contextlib.suppress(kafka.KafkaError, TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout * _PART):
                 if (node := await self._joining_at()) is not None:
                     request = LeaveGroupRequest(self._group_id, self.coordinator.member_id)
                     await self._consumer._client.send(node, request, group=ConnectionGroup.DEFAULT)

@@ -77,7 +77,8 @@ class Group(Protocol):
         """Call the listener no more."""
 
     async def leave(self, timeout: float) -> None:
-        """Leave the group, before its connections are closed. Raises only CancelledError."""
+        """Leave the group, before its connections are closed, within a part of ``timeout``: the rest is for closing.
+        Raises only CancelledError."""
 
 
 class _Running(NamedTuple):
@@ -265,7 +266,7 @@ class AiokafkaClient:
             task.cancel()
         running.identity.close()
         try:
-            await running.group.leave(timeout / 5)
+            await running.group.leave(timeout)
         finally:
             await close(running.consumer, max(0.0, ends - loop.time()))
 

@@ -17,6 +17,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Collection
+from typing import Final
 
 import aiokafka.errors as kafka
 
@@ -38,6 +39,10 @@ from aioparallel.records.record import TopicPartition
 __all__ = ["ConsumerGroup"]
 
 logger = logging.getLogger(__name__)
+
+_PART: Final = 0.6
+"""The part of a timeout for leaving. Closing sends nothing more, and the partitions of a member that has not left wait
+for its session."""
 
 
 class ConsumerGroup:
@@ -111,7 +116,7 @@ class ConsumerGroup:
         if self._membership is None:
             return
         try:
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(timeout * _PART):
                 await self._membership.leave()
         except (kafka.KafkaError, LookUpRefused, OSError, TimeoutError) as error:
             logger.debug("The group was not left: %r", error, extra={"action": "group_not_left"})
