@@ -65,6 +65,7 @@ async def test_a_slower_revision_is_found(local_kafka: LocalKafka, tree: Revisio
     assert command.verdict(found, "cpu_per_record", 2.0).startswith("MORE CPU, by ")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("few_runs")
 async def test_another_library_is_no_comparison(local_kafka: LocalKafka, tree: Revision, tmp_path: Path) -> None:
     """Whatever the environment says, what is measured is what was asked for."""

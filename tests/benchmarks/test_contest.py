@@ -87,7 +87,7 @@ async def test_contestants_do_the_same_work(broker: EmbeddedBroker) -> None:
 
 
 @pytest.mark.parametrize(
-    "handler", [*[pytest.param(one, marks=pytest.mark.slow) for one in ("return", "json")], "produce"]
+    "handler", [pytest.param(one, marks=pytest.mark.slow) for one in ("return", "json", "produce")]
 )
 async def test_other_handlers_are_checked_too(
     broker: EmbeddedBroker, handler: Literal["return", "json", "produce"]
@@ -168,6 +168,7 @@ async def test_runs_beyond_the_limit_are_stopped(broker: EmbeddedBroker) -> None
         assert all(run.ended < 400 for run in entry.runs)
 
 
+@pytest.mark.slow
 async def test_an_order_that_was_not_kept_is_told(broker: EmbeddedBroker) -> None:
     """A contestant that promises more than it does counts for nothing."""
     boaster = replace(CONTESTANTS["task-per-record"], name="made", keeps_key_order=True)
@@ -297,6 +298,7 @@ async def test_a_run_that_cannot_be_true_is_told(
         assert any(problem in found for found in run.problems), run.problems
 
 
+@pytest.mark.slow
 async def test_a_log_that_fills_slowly_is_watched(broker: EmbeddedBroker) -> None:
     """A program cannot have been quicker than the benchmark saw it write."""
     slowly = """

@@ -49,6 +49,7 @@ def test_without_a_jdk_it_says_what_to_install(bench: Bench) -> None:
         bench.workshop.find("java")
 
 
+@pytest.mark.slow
 @pytest.mark.real
 def test_java_is_built_once(bench: Bench) -> None:
     """For both heaps, until its sources change; what the compiler said of wrong ones is handed on."""

@@ -57,7 +57,7 @@ class Server:
 
 
 @KINDS
-@pytest.mark.parametrize("trouble", ["group", "mute"])
+@pytest.mark.parametrize("trouble", ["group", pytest.param("mute", marks=pytest.mark.slow)])
 async def test_what_could_not_start_is_started_again(kind: str, trouble: str, tmp_path: Path) -> None:
     """A group of errors that is no Exception, and an error without a text."""
     server = Server(kind, trouble, tmp_path)
@@ -71,7 +71,7 @@ async def test_what_could_not_start_is_started_again(kind: str, trouble: str, tm
 
 
 @KINDS
-@pytest.mark.parametrize("trouble", ["group_always", "mute_always"])
+@pytest.mark.parametrize("trouble", ["mute_always", pytest.param("group_always", marks=pytest.mark.slow)])
 async def test_what_never_starts_is_not_live(kind: str, trouble: str, tmp_path: Path) -> None:
     """After its last restart; the body of the answer names the error."""
     server = Server(kind, trouble, tmp_path)
@@ -85,7 +85,7 @@ async def test_what_never_starts_is_not_live(kind: str, trouble: str, tmp_path: 
 
 
 @KINDS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 async def test_a_handler_that_does_not_end_does_not_keep_the_server(
     kind: str, number: signal.Signals, tmp_path: Path
 ) -> None:
@@ -103,7 +103,7 @@ async def test_a_handler_that_does_not_end_does_not_keep_the_server(
 
 
 @KINDS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 async def test_services_leave_in_another_order_than_they_came(
     kind: str, number: signal.Signals, tmp_path: Path
 ) -> None:
