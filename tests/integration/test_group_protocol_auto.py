@@ -19,7 +19,7 @@ from aioparallel.clients.messages.consumer_groups import (
     CONSUMER_GROUP_HEARTBEAT,
     ConsumerGroupDescribeRequest,
 )
-from aioparallel.records.errors import ClientError
+from aioparallel.records.errors import ClientError, ConfigurationError
 from aioparallel.testing import LocalKafka
 from aioparallel.testing.brokers.broker import Broker
 from aioparallel.testing.brokers.embedded import EmbeddedBroker
@@ -149,6 +149,18 @@ async def test_a_pattern_matches_at_once(embedded_broker: EmbeddedBroker) -> Non
     topics = re.compile("auto-pattern-.")
     async with members(embedded_broker, "auto-pattern", ["auto"], topics, metadata_max_age_ms=300_000) as (one,):
         await until(lambda: len(one.held) == 4, DEADLINE)
+
+
+async def test_a_pattern_with_an_assignor_of_the_brokers_is_refused(embedded_broker: EmbeddedBroker) -> None:
+    """The classic protocol, which reads the pattern, has no such assignor."""
+    servers = embedded_broker.bootstrap_servers
+    client = AiokafkaClient(servers, "auto-assignor", group_protocol="auto", group_remote_assignor="range")
+    await client.start(DEADLINE)
+    try:
+        with pytest.raises(ConfigurationError, match="group_remote_assignor='range': needs group_protocol"):
+            client.subscribe(re.compile("auto-.*"), Member(client, DEADLINE))
+    finally:
+        await client.stop(10.0)
 
 
 async def test_partitions_are_lost_when_the_brokers_refuse_it_later(

@@ -14,6 +14,7 @@ from aioparallel.clients.aiokafka.consumer_group import ConsumerGroup
 from aioparallel.clients.aiokafka.group_refusals import ProtocolRefused
 from aioparallel.clients.aiokafka.internals import Consumer, Coordinator
 from aioparallel.clients.aiokafka.settings import ConsumerSettings
+from aioparallel.config.group_protocol import check_pattern
 from aioparallel.group.client import Generation, RebalanceListener
 
 __all__ = ["AutoGroup"]
@@ -49,6 +50,7 @@ class AutoGroup:
     def subscribe(self, topics: Collection[str] | re.Pattern[str], listener: RebalanceListener) -> None:
         self._subscribed = topics, listener
         if isinstance(topics, re.Pattern):
+            check_pattern("auto", self._settings.remote_assignor, topics, ())
             self._use_classic("the topics are given as a pattern of Python, and the brokers would match one of RE2/J")
         else:
             self._group.subscribe(topics, listener)

@@ -184,8 +184,7 @@ class GroupReconciler:
         if self._closed or not is_news:
             return
         logger.warning(
-            "The coordinator of group %s has removed this member: %s. %d partitions are lost without a commit; joining "
-            "again",
+            "This member is no longer in group %s: %s. %d partitions are lost without a commit; joining again",
             self._group_id,
             why,
             len(lost),
