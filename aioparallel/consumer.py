@@ -233,6 +233,13 @@ class ParallelConsumer(Generic[K_co, V_co]):
                 ", ".join(self._left_out),
                 extra={"action": "own_topic_left_out"},
             )
+        if (names := self.options.chooses_classic) and not self._membership.has_own_client:
+            logger.info(
+                "Group %s: the classic protocol is used: %s",
+                self._group_id,
+                f"{' and '.join(names)} {'is' if len(names) == 1 else 'are'} given",
+                extra={"action": "classic_protocol", "group_id": self._group_id},
+            )
         try:
             async with asyncio.timeout(self.options.connect_timeout):
                 await self._membership.start(self.options.connect_timeout)

@@ -14,7 +14,7 @@ __all__ = [
     "SESSION_TIMEOUT",
     "check_group_protocol",
     "check_pattern",
-    "is_for_classic",
+    "given_for_classic",
     "refuse_for_own_client",
 ]
 
@@ -32,9 +32,9 @@ _ASSIGNOR: Final = "partition_assignment_strategy"
 _INSTANCE: Final = "group_instance_id"
 
 
-def is_for_classic(times: Mapping[str, float], client_options: Mapping[str, object]) -> bool:
-    """Whether they have no effect in the protocol "consumer", or another one."""
-    return bool(times) or any(client_options.get(name) is not None for name in (_ASSIGNOR, _INSTANCE))
+def given_for_classic(times: Mapping[str, float], client_options: Mapping[str, object]) -> list[str]:
+    """The names of those that have no effect in the protocol "consumer", or another one."""
+    return [*times, *(name for name in (_ASSIGNOR, _INSTANCE) if client_options.get(name) is not None)]
 
 
 def check_group_protocol(

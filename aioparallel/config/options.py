@@ -21,7 +21,7 @@ from aioparallel.config.group_protocol import (
     OF_BROKERS,
     SESSION_TIMEOUT,
     check_group_protocol,
-    is_for_classic,
+    given_for_classic,
 )
 from aioparallel.config.handling import (
     Handling,
@@ -177,8 +177,14 @@ class Options(Handling):
     @property
     def protocol(self) -> Literal["classic", "consumer", "auto"]:
         """``group_protocol``, or ``"classic"`` if that is ``"auto"`` and another option is for the classic protocol."""
-        is_for_one = self.group_protocol == "auto" and self.group_remote_assignor is None
-        return "classic" if is_for_one and is_for_classic(self.times, self.client_options) else self.group_protocol
+        return "classic" if self.chooses_classic else self.group_protocol
+
+    @property
+    def chooses_classic(self) -> list[str]:
+        """The names of the options because of which ``"auto"`` is ``"classic"``."""
+        if self.group_protocol != "auto" or self.group_remote_assignor is not None:
+            return []
+        return given_for_classic(self.times, self.client_options)
 
     @property
     def times(self) -> dict[str, float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import AsyncIterator, Collection, Iterator
 from contextlib import asynccontextmanager
@@ -149,6 +150,41 @@ async def test_a_pattern_matches_at_once(embedded_broker: EmbeddedBroker) -> Non
     topics = re.compile("auto-pattern-.")
     async with members(embedded_broker, "auto-pattern", ["auto"], topics, metadata_max_age_ms=300_000) as (one,):
         await until(lambda: len(one.held) == 4, DEADLINE)
+
+
+async def test_partitions_that_come_and_go_are_named(
+    embedded_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, as ranges."""
+    await embedded_broker.create_topic("auto-named", 4)
+    with caplog.at_level(logging.INFO):
+        async with members(embedded_broker, "auto-named", ["auto", "auto"], ["auto-named"]) as (one, other):
+            await until(lambda: len(one.held) == len(other.held) == 2, DEADLINE)
+    said = [record.message.partition(", in epoch")[0] for record in caplog.records if hasattr(record, "count")]
+    assert said[0] == "Group auto-named assigns auto-named 0-3 to this member"
+    assert said[1].startswith("Group auto-named takes auto-named ")
+    assert said[2] == said[1].replace(" takes ", " assigns ").replace(" from ", " to ")
+
+
+async def test_the_option_that_chooses_the_classic_protocol_is_named(
+    embedded_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the log, by whoever has no client of its own."""
+    await embedded_broker.create_topic("auto-option")
+    with caplog.at_level(logging.INFO):
+        for times in ({}, {"session_timeout": 10}, {"session_timeout": 10, "heartbeat_interval": 1}):
+            async with ParallelConsumer(
+                "auto-option",
+                group_id="auto-option",
+                bootstrap_servers=embedded_broker.bootstrap_servers,
+                **times,  # type: ignore[arg-type]
+            ):
+                pass
+    said = [record.message for record in caplog.records if getattr(record, "action", "") == "classic_protocol"]
+    assert said == [
+        "Group auto-option: the classic protocol is used: session_timeout is given",
+        "Group auto-option: the classic protocol is used: session_timeout and heartbeat_interval are given",
+    ]
 
 
 async def test_a_pattern_with_an_assignor_of_the_brokers_is_refused(embedded_broker: EmbeddedBroker) -> None:

@@ -17,6 +17,7 @@ from aioparallel.clients.aiokafka.topic_names import TopicNames
 from aioparallel.group.client import Generation, RebalanceListener
 from aioparallel.records.errors import InstanceFenced
 from aioparallel.records.record import TopicPartition
+from aioparallel.records.wording import partitions_text
 
 __all__ = ["GroupReconciler", "Positions"]
 
@@ -144,11 +145,12 @@ class GroupReconciler:
         if arriving:
             member.take(arriving)
             self._positions.add(partitions)
-        logger.debug(
-            "Assigned %d more partitions in epoch %d of group %s",
-            len(partitions),
-            member.epoch,
+        logger.log(
+            logging.INFO if arriving else logging.DEBUG,
+            "Group %s assigns %s to this member, in epoch %d",
             self._group_id,
+            partitions_text(partitions) if arriving else "no more partitions",
+            member.epoch,
             extra={"action": "assigned", "group_id": self._group_id, "count": len(partitions)},
         )
         self._call(lambda: self._listener.assigned(partitions, self.generation))
@@ -159,6 +161,13 @@ class GroupReconciler:
             return
         self._giving = {place: self._held.pop(place) for place in leaving}
         self._positions.pause(self._giving.values())
+        logger.info(
+            "Group %s takes %s from this member, in epoch %d",
+            self._group_id,
+            partitions_text(self._giving.values()),
+            self._member.epoch,
+            extra={"action": "giving_away", "group_id": self._group_id, "count": len(self._giving)},
+        )
         self._revoking = asyncio.create_task(self._revoke(), name="aioparallel-group-revoke")
 
     async def _revoke(self) -> None:
