@@ -62,12 +62,14 @@ bench-all: $(VENV)/.dev  ## the full run: bench and all other benchmark programs
 	for name in $(PROGRAMS); do $(BIN)/python -m benchmarks.$$name || failed=1; done; \
 	exit $$failed
 
-# Hundreds of processes import the same modules. Compile these once, even if the environment forbids bytecode files.
+# Hundreds of processes import the same modules. Compile these once, even if the environment forbids bytecode files. And
+# collect first: without bytecode each of the four processes would compile all tests.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Maven fetches the jars the first time)
-	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
-	$(BIN)/python -m aioparallel.jvm spark --directory
-	$(BIN)/python -m tests.support.spark.class_archive
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null & \
+	$(BIN)/python -m aioparallel.testing.local_kafka --prepare && \
+	$(BIN)/python -m aioparallel.jvm spark --directory && \
+	$(BIN)/python -m tests.support.spark.class_archive && wait
 	$(BIN)/python -m pytest -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (25 minutes)
