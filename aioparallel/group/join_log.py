@@ -14,6 +14,12 @@ _FIRST: Final = 5.0
 """Seconds until the first line. A new group waits 3 s for more members (Kafka's group.initial.rebalance.delay.ms)."""
 _INTERVAL: Final = 10.0
 """Seconds between two lines."""
+_REASONS: Final = (
+    ". A group waits for each member that was killed, or that left without a word, until its session times out, and "
+    "for members that drain. (With group_instance_id, a classic group does not wait for one that comes back. The "
+    "embedded broker, of `aioparallel broker` without --kafka, waits in a classic group for members that have left as "
+    "well.)"
+)
 
 
 class JoinLog:
@@ -34,12 +40,10 @@ class JoinLog:
 
     def _log(self, waited: float) -> None:
         logger.warning(
-            "Group %s has not assigned partitions to this member for %.0f s. A group waits for each member that was "
-            "killed, or that left without a word, until its session times out, and for members that drain. (With "
-            "group_instance_id, a classic group does not wait for one that comes back. The embedded broker, of "
-            "`aioparallel broker` without --kafka, waits in a classic group for members that have left as well.)",
+            "Group %s has not assigned partitions to this member for %.0f s%s",
             self._group_id,
             waited,
+            _REASONS if waited == _FIRST else "",
             extra={"action": "waiting_for_group", "group_id": self._group_id, "seconds": waited},
         )
         self._timer = asyncio.get_running_loop().call_later(_INTERVAL, self._log, waited + _INTERVAL)

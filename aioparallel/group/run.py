@@ -176,6 +176,8 @@ class GroupRun:
             self._state.fail(error)
             self.follow()
             raise
+        finally:
+            self._join_log.stop()
         if self._state.failure is not None:
             raise self._state.failure
         if self._targets is not None:

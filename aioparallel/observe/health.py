@@ -231,7 +231,7 @@ class Health:
             return f"it has problems: {', '.join(kinds)}"
         if not self.running:
             return "it does not run: it connects, or has been stopped"
-        return "it has no open partitions yet: it joins the group, or the group rebalances"
+        return "not all of its partitions are open yet: it joins the group, or the group rebalances"
 
     @property
     def healthy(self) -> bool:

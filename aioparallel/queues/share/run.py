@@ -172,6 +172,8 @@ class ShareRun:
             self._state.fail(error)
             self.follow()
             raise
+        finally:
+            self._join_log.stop()
         if self._state.failure is not None:
             raise self._state.failure
         await self.settle()

@@ -9,7 +9,7 @@ from collections.abc import Collection
 
 import pytest
 
-from aioparallel import ParallelConsumer, Record
+from aioparallel import Extension, ParallelConsumer, Record
 from aioparallel.group.client import RebalanceListener
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient, InMemoryProducer
 from tests.support.memory.consuming import GROUP, Seen, produce
@@ -66,6 +66,28 @@ async def test_nothing_is_said_after_a_stop(caplog: pytest.LogCaptureFixture) ->
         await task
     await asyncio.sleep(60)
     assert lines(caplog) == [5]
+
+
+async def test_nothing_is_said_after_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+    """Also while the consumer stays open: the failure says why it has no partitions."""
+    broker = InMemoryBroker()
+    broker.create_topic("t")
+    client = Late(broker, GROUP)
+    client.seconds = 10_000.0
+
+    class Failing(Extension):
+        async def work(self) -> None:
+            await asyncio.sleep(3)
+            raise LookupError("a defect")
+
+    consumer = ParallelConsumer(
+        "t", group_id=GROUP, client=client, producer=InMemoryProducer(broker), extensions=[Failing()]
+    )
+    async with consumer:
+        with pytest.raises(LookupError):
+            await consumer.run(Seen())
+        await asyncio.sleep(60)
+        assert lines(caplog) == []
 
 
 async def test_nothing_is_said_of_a_rebalance(caplog: pytest.LogCaptureFixture) -> None:

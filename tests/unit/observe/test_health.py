@@ -12,7 +12,7 @@ from aioparallel import Health, Problem, ProblemKind
     [
         (Health(running=True, problems=(), joined=True), ""),
         (Health(running=False, problems=()), "does not run"),
-        (Health(running=True, problems=()), "no open partitions yet"),
+        (Health(running=True, problems=()), "not all of its partitions are open yet"),
         (Health(running=False, problems=(Problem(ProblemKind.RESTARTING, "why"),)), "problems: restarting"),
         (
             Health(
