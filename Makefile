@@ -78,7 +78,7 @@ more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have n
 	$(BIN)/python -m tests.support.spark.class_archive
 	$(BIN)/python -m pytest -m slow -n 4 --dist loadfile --no-loadscope-reorder \
 		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit \
-		tests/spark/test_flights_pipeline.py tests/spark/test_workers.py $(ARGS)
+		$(addprefix tests/spark/test_,backfill_output.py exploded.py flights_pipeline.py workers.py) $(ARGS)
 
 test-groups: export GROUP_PROTOCOL := consumer
 test-groups: $(VENV)/.dev  ## the tests of consumers on Apache Kafka, as members of the new group protocol (10 minutes)

@@ -29,6 +29,8 @@ _PYTEST = "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = f
 def _case(block: Block) -> object:
     given = GIVEN.get(block.name, NOTHING)
     marks = [pytest.mark.real] if given.compacted or given.starts_kafka or given.listener else []
+    if block.name.startswith("aioparallel."):  # of a docstring: a page has much the same
+        marks.append(pytest.mark.slow)
     return pytest.param(block, given, id=block.name, marks=marks)
 
 

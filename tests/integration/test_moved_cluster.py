@@ -78,6 +78,7 @@ class Feed:
         assert not [one for one in self.results if isinstance(one, ProduceFailed)][:1]
 
 
+@pytest.mark.slow
 async def test_all_brokers_come_back_at_other_ports(moving: LocalKafka) -> None:
     """Under load: consumers (with transactions, too), a producer by itself, an admin, a reader beside the group and
     Spark's listener go on by themselves within seconds, by the address that was configured. Nothing is lost, nothing is

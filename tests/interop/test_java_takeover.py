@@ -89,7 +89,7 @@ async def test_we_go_on_where_java_stopped(
     ("situation", "formats"),
     [
         pytest.param(ONE_STUCK, "all", id="one-stuck"),
-        pytest.param(PATTERNS, "all", id="patterns"),
+        pytest.param(PATTERNS, "all", id="patterns", marks=pytest.mark.slow),
         pytest.param(PATTERNS, "java", id="patterns-java-only", marks=pytest.mark.slow),
         pytest.param(LONG, "java", id="long-and-empty-java-only"),
     ],

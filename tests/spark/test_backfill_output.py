@@ -84,7 +84,7 @@ def test_partitions_that_are_not_written_stay(spark: SparkSession, source: Path,
     assert names(tmp_path) == ["in", "out"]
 
 
-@pytest.mark.parametrize("partition_by", [(), ("month",)])
+@pytest.mark.parametrize("partition_by", [pytest.param((), marks=pytest.mark.slow), ("month",)])
 def test_a_run_that_fails_leaves_what_was_there(
     spark: SparkSession, source: Path, tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
@@ -148,7 +148,7 @@ def test_an_empty_directory_is_no_output(spark: SparkSession, source: Path, tmp_
     assert rows(spark, tmp_path / "out") == list(range(100))
 
 
-@pytest.mark.parametrize("partition_by", [(), ("month",)])
+@pytest.mark.parametrize("partition_by", [pytest.param((), marks=pytest.mark.slow), ("month",)])
 def test_two_that_begin_at_once(spark: SparkSession, source: Path, tmp_path: Path, partition_by: Any) -> None:
     """Neither found anything there: what is appended is in addition, a month beside another one stays, and one that
     expects nothing fails."""
@@ -244,7 +244,7 @@ def test_a_partition_beside_the_one_that_is_read(spark: SparkSession, tmp_path: 
         backfill(spark, FromParquet(out), to=ToParquet(out / "month=3"))
 
 
-@pytest.mark.parametrize("mode", ["error", "overwrite"])
+@pytest.mark.parametrize("mode", [pytest.param("error", marks=pytest.mark.slow), "overwrite"])
 def test_where_only_the_server_reaches_the_files(
     spark: SparkSession, source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: Any
 ) -> None:
@@ -260,7 +260,7 @@ def test_where_only_the_server_reaches_the_files(
     assert rows(spark, tmp_path / "out") == list(range(100))
 
 
-@pytest.mark.parametrize("mode", ["overwrite", "append"])
+@pytest.mark.parametrize("mode", [pytest.param("overwrite", marks=pytest.mark.slow), "append"])
 def test_a_step_that_reads_what_is_written(spark: SparkSession, source: Path, tmp_path: Path, mode: Any) -> None:
     """The present output, however it comes into the frame: by its path, a link, a table, a view, from the cache, in a
     subquery. It is as it was."""

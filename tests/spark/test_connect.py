@@ -24,7 +24,8 @@ PROGRAM_TIMEOUT = 300.0
 
 @pytest.mark.spark
 @pytest.mark.real
-@pytest.mark.parametrize("own_server", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["ours", "its own"])
+@pytest.mark.slow
+@pytest.mark.parametrize("own_server", [False, True], ids=["ours", "its own"])
 def test_over_connect_and_in_a_declared_pipeline(
     spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path, own_server: bool
 ) -> None:

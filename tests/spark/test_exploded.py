@@ -48,6 +48,7 @@ def handled(servers: str, topic: str, seen: str, by: Literal["record", "key"]) -
     return sorted(values), stats.copies
 
 
+@pytest.mark.slow
 def test_by_topic(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path) -> None:
     """A stream writes them, and a backfill all of them again: each is handled once, by record and by key."""
     servers, raw, work, seen = local_kafka.bootstrap_servers, new_topic(2), new_topic(2), f"{new_topic(2)}-seen"
@@ -84,6 +85,7 @@ def test_equal_ones_by_topic(spark: SparkSession, local_kafka: LocalKafka, new_t
         write_topic(frame, work, bootstrap_servers=servers, index=F.col("place") / 2)
 
 
+@pytest.mark.slow
 def test_by_a_sink(spark: SparkSession, local_kafka: LocalKafka, new_topic: NewTopic, tmp_path: Path) -> None:
     """Each row has a key of its own, equal ones too, and the same in a second run, behind a shuffle that brings them
     in another order and with other partitions."""

@@ -17,7 +17,7 @@ from aioparallel.testing.memory import InMemoryBroker
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.waiting import until
 from tests.unit.persistence.state.test_restores import NAMES, handled, nothing_is_read_again, problems
-from tests.unit.persistence.state.test_trouble import both, committed, nothing, running
+from tests.unit.persistence.state.test_trouble import both, both_slowly, committed, nothing, running
 
 
 async def test_a_committed_text_that_is_no_map_holds_up_no_full_snapshot() -> None:
@@ -35,7 +35,7 @@ async def test_a_committed_text_that_is_no_map_holds_up_no_full_snapshot() -> No
     await nothing_is_read_again(broker, 40)
 
 
-@both
+@both_slowly
 async def test_a_full_snapshot_that_was_not_written_is_as_due_as_before(
     together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +95,7 @@ async def test_a_defect_where_full_snapshots_are_written_ends_the_run(
     assert not broker.group(GROUP).members
 
 
-@both
+@both_slowly
 async def test_what_holds_no_records_is_passed_by_a_full_snapshot_too(
     together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,7 +125,7 @@ async def test_what_holds_no_records_is_passed_by_a_full_snapshot_too(
             assert consumer.states(P0) == totals(*range(20))
 
 
-@both
+@both_slowly
 async def test_a_leader_that_hangs_holds_up_no_full_snapshots_of_others(together: bool) -> None:
     """It leads one partition of their topic: the others have theirs as often as without that, but for seconds; health
     blames the right one, which has its own once the leader is back."""
@@ -156,7 +156,7 @@ async def test_a_leader_that_hangs_holds_up_no_full_snapshots_of_others(together
         assert consumer.states(P0) == totals(*range(400))
 
 
-@both
+@both_slowly
 async def test_a_member_whose_clock_was_fast_delays_no_full_snapshot(
     together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

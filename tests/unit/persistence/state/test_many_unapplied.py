@@ -37,7 +37,7 @@ from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.waiting import until
 from tests.unit.persistence.state.test_restores import NAMES
-from tests.unit.persistence.state.test_trouble import both, committed, running
+from tests.unit.persistence.state.test_trouble import both_slowly, committed, running
 
 LIMIT = 2_000
 """Bytes that the topics take. In so many there is place for some thousand offsets."""
@@ -65,7 +65,7 @@ def is_bad(number: int) -> bool:
     return random.Random(number).random() < 0.5
 
 
-@both
+@both_slowly
 async def test_offsets_that_one_record_does_not_hold_are_written_in_several(together: bool) -> None:
     """A commit goes on being taken, by a topic of whatever size, and a restart has the very state: what was put away is
     not in it."""
@@ -92,7 +92,7 @@ async def test_offsets_that_one_record_does_not_hold_are_written_in_several(toge
         await until(lambda: committed(broker) == 20_001)
 
 
-@both
+@both_slowly
 async def test_full_snapshots_let_go_of_what_was_put_away_before(
     together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,7 +133,7 @@ def snapshots_of(consumer: Any) -> int:
     return int(consumer.stats().state.snapshots)
 
 
-@both
+@both_slowly
 async def test_a_full_snapshot_is_written_in_pieces_that_its_topic_takes(together: bool) -> None:
     """Also the value of one key that is larger than any record may be."""
     broker = broker_of()
@@ -277,7 +277,7 @@ async def test_parts_are_found_far_before_their_increment() -> None:
         await topics.unapplied_of(P0, found, 5)
 
 
-@both
+@both_slowly
 async def test_a_part_that_is_gone_ends_nothing(together: bool, caplog: pytest.LogCaptureFixture) -> None:
     """As an increment that cannot be read: what it would have said is not known, and the log says so."""
     broker = broker_of()

@@ -19,7 +19,7 @@ from aioparallel.records.record import TopicPartition
 from aioparallel.testing.memory import InMemoryBroker, InMemoryClient
 from tests.support.memory.keeping_state import GROUP, P0, broker_of, keeping, sums, totals, write
 from tests.support.waiting import until
-from tests.unit.persistence.state.test_trouble import P1, both, committed, nothing, running
+from tests.unit.persistence.state.test_trouble import P1, both, both_slowly, committed, nothing, running
 
 NAMES = TopicNames(f"{GROUP}-state", f"{GROUP}-snapshots")
 
@@ -72,7 +72,7 @@ async def test_a_snapshots_topic_that_was_made_anew(together: bool, caplog: pyte
     await nothing_is_read_again(broker, 40, together)
 
 
-@both
+@both_slowly
 async def test_a_position_behind_an_open_transaction_is_not_outside_the_log(together: bool) -> None:
     """Somebody has moved it there: what is undecided is waited for, and told."""
     broker = broker_of()

@@ -34,6 +34,9 @@ from tests.support.waiting import until
 from tests.unit.persistence.state.test_model import OPTIONS
 
 both = pytest.mark.parametrize("together", [False, True], ids=["at least once", "transactions"])
+both_slowly = pytest.mark.parametrize(
+    "together", [pytest.param(False, id="at least once"), pytest.param(True, id="transactions", marks=pytest.mark.slow)]
+)
 P1 = TopicPartition("in", 1)
 
 
@@ -168,7 +171,7 @@ async def test_an_increment_that_a_former_owner_writes_late_is_passed_over(
     assert dict(restored.table.items()) == {b"k0": (0, 2, 6, 8), b"k1": (1, 5, 7, 9)}
 
 
-@both
+@both_slowly
 async def test_what_another_group_has_open_in_a_shared_topic_is_waited_for(together: bool) -> None:
     """Its transaction stands before the increment of the position, which says what was put away; nobody guesses. The
     other partition does not wait."""
