@@ -72,7 +72,7 @@ test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Ma
 	$(BIN)/python -m tests.support.spark.class_archive && wait
 	$(BIN)/python -m pytest -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (25 minutes)
+more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (10 minutes)
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m aioparallel.jvm spark --directory
 	$(BIN)/python -m tests.support.spark.class_archive
