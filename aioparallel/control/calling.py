@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 from aioparallel.control.offsets_endpoint import LONGEST_REQUEST
 from aioparallel.records.errors import ClientError, ConfigurationError
+from aioparallel.records.ranges import ranges
 from aioparallel.records.record import TopicPartition
 from aioparallel.records.skipped import Skipped
 
@@ -63,11 +64,11 @@ class Member:
 
     async def skip(self, partition: TopicPartition, offsets: Sequence[int], *, execute: bool) -> list[Skipped]:
         """Skip ascending offsets; without ``execute`` only find them. Raises EndpointRefused."""
-        ranges = _ranges(offsets)
-        body = json.dumps({**partition._asdict(), "ranges": ranges, "execute": execute}).encode()
+        asked = [(one.start, one.stop - 1) for one in ranges(offsets)]
+        body = json.dumps({**partition._asdict(), "ranges": asked, "execute": execute}).encode()
         if len(body) > LONGEST_REQUEST:
             raise EndpointRefused(
-                f"{len(ranges):,} ranges of {partition} do not fit into one request of {LONGEST_REQUEST:,} bytes: skip "
+                f"{len(asked):,} ranges of {partition} do not fit into one request of {LONGEST_REQUEST:,} bytes: skip "
                 "fewer of them at once"
             )
         found = await self._ask("POST", "/offsets/skip", body, _SKIP)
@@ -134,13 +135,3 @@ async def _read(reader: asyncio.StreamReader) -> bytes:
         parts.append(data)
         size += len(data)
     return b"".join(parts)
-
-
-def _ranges(offsets: Sequence[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for offset in offsets:
-        if found and found[-1][1] == offset - 1:
-            found[-1] = found[-1][0], offset
-        else:
-            found.append((offset, offset))
-    return found

@@ -6,12 +6,13 @@ Each function returns a new map. Its base is the first incomplete offset, and it
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 from aioparallel.offsets.encoding import DENSE, encode_offset_map, format_of
 from aioparallel.offsets.offset_map import MAX_INCOMPLETES, OffsetMap
+from aioparallel.records.ranges import ranges
 
 __all__ = ["Difference", "completed", "difference", "encode_like", "reopened", "rewound"]
 
@@ -103,25 +104,13 @@ def _normal(base: int, highest: int, offsets: Sequence[int]) -> OffsetMap:
 def _incomplete(known: OffsetMap, first: int, end: int) -> Iterator[range]:
     """Incomplete offsets in [first, end) as ranges."""
     offsets = known.incompletes
-    found = list(_ranges(offsets[bisect_left(offsets, first) : bisect_right(offsets, end - 1)]))
+    found = list(ranges(offsets[bisect_left(offsets, first) : bisect_right(offsets, end - 1)]))
     above = max(first, known.highest_succeeded + 1, known.base_offset)
     if found and found[-1].stop == above:
         above = found.pop().start
     yield from found
     if above < end:
         yield range(above, end)
-
-
-def _ranges(offsets: Iterable[int]) -> Iterator[range]:
-    start = after = -1
-    for offset in offsets:
-        if offset != after:
-            if start >= 0:
-                yield range(start, after)
-            start = offset
-        after = offset + 1
-    if start >= 0:
-        yield range(start, after)
 
 
 def _without(some: Sequence[range], others: Sequence[range]) -> Iterator[range]:

@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable
+from itertools import groupby
+from operator import itemgetter
 from typing import Final
+
+from aioparallel.records.ranges import ranges
 
 __all__ = ["kind_of", "partitions_text"]
 
 _RANGES: Final = 10
+_TOPIC: Final = itemgetter(0)
 
 
 def partitions_text(partitions: Iterable[tuple[str, int]]) -> str:
     """Partitions by topic, neighbours as ranges, at most ten of these: ``orders 0-3, 7; refunds 0``."""
-    by_topic: defaultdict[str, list[list[int]]] = defaultdict(list)
-    count = left = 0
-    for topic, number in sorted(partitions):
-        ranges = by_topic[topic] if count < _RANGES or topic in by_topic else None
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1][1] = number
-        elif ranges is not None and count < _RANGES:
-            ranges.append([number, number])
-            count += 1
-        else:
-            left += 1
+    found = [
+        (topic, one)
+        for topic, its in groupby(sorted(partitions), _TOPIC)
+        for one in ranges(number for _, number in its)
+    ]
     topics = (
-        f"{topic} " + ", ".join(f"{first}-{last}" if first < last else f"{first}" for first, last in ranges)
-        for topic, ranges in by_topic.items()
+        f"{topic} " + ", ".join(f"{one.start}" if len(one) == 1 else f"{one.start}-{one[-1]}" for _, one in its)
+        for topic, its in groupby(found[:_RANGES], _TOPIC)
     )
+    left = sum(len(one) for _, one in found[_RANGES:])
     return "; ".join(topics) + (f" and {left} more" if left else "")
 
 
