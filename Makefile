@@ -62,20 +62,20 @@ bench-all: $(VENV)/.dev  ## the full run: bench and all other benchmark programs
 	for name in $(PROGRAMS); do $(BIN)/python -m benchmarks.$$name || failed=1; done; \
 	exit $$failed
 
+# What Apache Kafka and Spark need.
+PREPARE := $(BIN)/python -m aioparallel.testing.local_kafka --prepare && \
+	$(BIN)/python -m aioparallel.jvm spark --directory && \
+	$(BIN)/python -m tests.support.spark.class_archive
+
 # Hundreds of processes import the same modules. Compile these once, even if the environment forbids bytecode files. And
 # collect first: without bytecode each of the four processes would compile all tests.
 test: export PYTHONDONTWRITEBYTECODE :=
 test: $(VENV)/.dev  ## all tests, also on Apache Kafka 4.3.1 and Spark 4.3.0 (Maven fetches the jars the first time)
-	$(BIN)/python -m pytest --collect-only -qq >/dev/null & \
-	$(BIN)/python -m aioparallel.testing.local_kafka --prepare && \
-	$(BIN)/python -m aioparallel.jvm spark --directory && \
-	$(BIN)/python -m tests.support.spark.class_archive && wait
+	$(BIN)/python -m pytest --collect-only -qq >/dev/null & $(PREPARE) && wait
 	$(BIN)/python -m pytest -m "not slow" -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 more-tests: $(VENV)/.dev  ## tests that take too long for `make test` and have no other target (10 minutes)
-	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
-	$(BIN)/python -m aioparallel.jvm spark --directory
-	$(BIN)/python -m tests.support.spark.class_archive
+	$(PREPARE)
 	$(BIN)/python -m pytest -m slow -n 4 --dist loadfile --no-loadscope-reorder \
 		tests/contract tests/docs tests/examples tests/integration tests/interop tests/unit \
 		$(addprefix tests/spark/test_,backfill_output.py exploded.py flights_pipeline.py workers.py) $(ARGS)
@@ -85,7 +85,8 @@ test-groups: $(VENV)/.dev  ## the tests of consumers on Apache Kafka, as members
 	$(BIN)/python -m aioparallel.testing.local_kafka --prepare
 	$(BIN)/python -m pytest -m "real and not classic_protocol" -n 3 --dist loadfile --no-loadscope-reorder \
 		--ignore-glob "*/brokers" --ignore-glob "*/messages" --ignore-glob "*/share" tests/integration $(ARGS)
-	$(BIN)/python -m pytest -m "real and not slow and not classic_protocol" -n 3 --dist loadfile tests/load $(ARGS)
+	$(BIN)/python -m pytest -m "real and not slow and not classic_protocol" -n 3 --dist loadfile --no-loadscope-reorder \
+		tests/load $(ARGS)
 
 spark-jars: $(VENV)/.dev  ## fetch the jars of Spark's Kafka connector with Maven, and print their paths
 	@$(BIN)/python -m aioparallel.jvm spark --directory

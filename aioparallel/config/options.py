@@ -474,11 +474,11 @@ def _check_transaction_timeout(options: Options, seconds: float) -> None:
     shortest, what = min(sessions)
     if needed <= shortest:
         return
-    chooses_classic = protocol == "auto" and options.group_remote_assignor is None
+    would_be_classic = protocol == "auto" and options.group_remote_assignor is None
     advice = "lower it"
-    if protocol == "classic" or chooses_classic or (protocol == "auto" and needed <= BROKERS_SESSION):
+    if protocol == "classic" or would_be_classic or (protocol == "auto" and needed <= BROKERS_SESSION):
         advice += f", or raise session_timeout to {needed:g} s"
-    if chooses_classic:
+    if would_be_classic:
         advice += ", and with it choose the classic group protocol"
     raise ConfigurationError(
         "Transactions transaction_timeout", seconds, f"must be at most {what} - {_TRANSACTION_CHECK:g}: {advice}"

@@ -96,12 +96,13 @@ async def test_each_kind_of_case_runs_and_is_checked(local_kafka: LocalKafka, tr
     assert pair.ratio("cpu_per_record") > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("moves", "seen"),
     [
-        pytest.param([False], (1, 0, 0), marks=pytest.mark.slow),
-        pytest.param([True, False], (1, 1, 0), marks=pytest.mark.slow),
-        pytest.param([True, True], (1, 1, 1), marks=pytest.mark.slow),
+        ([False], (1, 0, 0)),
+        ([True, False], (1, 1, 0)),
+        ([True, True], (1, 1, 1)),
     ],
 )
 async def test_a_turn_in_which_the_machine_moved_is_repeated(

@@ -86,9 +86,8 @@ async def test_contestants_do_the_same_work(broker: EmbeddedBroker) -> None:
     assert case.entries[-1].missing == "no Java here"
 
 
-@pytest.mark.parametrize(
-    "handler", [pytest.param(one, marks=pytest.mark.slow) for one in ("return", "json", "produce")]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("handler", ["return", "json", "produce"])
 async def test_other_handlers_are_checked_too(
     broker: EmbeddedBroker, handler: Literal["return", "json", "produce"]
 ) -> None:

@@ -81,13 +81,15 @@ class GivenOptions:
             self.refuse(name, f"{allowed}, or None" if optional else allowed)
         return value
 
-    def text(self, name: str, *, optional: bool = True) -> None:
+    def text(self, name: str, *, optional: bool = True, may_be_empty: bool = True) -> None:
         """The value must be a string that fits the protocol."""
         value = self.options.get(name, "")
         if value is None and optional:
             return
         if not isinstance(value, str) or len(value.encode("utf-8", "replace")) > _LONGEST_TEXT:
             self.refuse(name, f"a text, at most {_LONGEST_TEXT:,} bytes" + (", or None" if optional else ""))
+        if not may_be_empty and name in self.options and not value:
+            self.refuse(name, "a text that is not empty, or leave it out")
 
     def truth(self, name: str) -> None:
         if not isinstance(self.options.get(name, True), bool):

@@ -186,9 +186,7 @@ def _check_fetching(given: GivenOptions) -> None:
     given.number("fetch_min_bytes", 1, whole=True)
     given.number("max_partition_fetch_bytes", 1, least=1, whole=True)
     for name in ("group_instance_id", "client_rack"):
-        given.text(name)
-        if given.options.get(name) == "":
-            given.refuse(name, "a text that is not empty, or leave it out")
+        given.text(name, may_be_empty=False)
     for name in ("check_crcs", "exclude_internal_topics"):
         given.truth(name)
 

@@ -190,7 +190,7 @@ async def test_a_second_signal(mortal_kafka: LocalKafka, tmp_path: Path) -> None
     assert [one.offset for one in positions.values()] == [QUICK] * 4
 
 
-@pytest.mark.parametrize("kind", [NAMES[0], *(pytest.param(one, marks=pytest.mark.slow) for one in NAMES[1:])])
+@pytest.mark.parametrize("kind", ["fastapi", pytest.param("aiohttp", marks=pytest.mark.slow)])
 async def test_a_failure_ends_the_application(mortal_kafka: LocalKafka, kind: str, tmp_path: Path) -> None:
     """With ``on_failure="exit"``: one line at ERROR about it, a clean end, an exit code that tells."""
     suffix, servers = await topics(mortal_kafka), mortal_kafka.bootstrap_servers
